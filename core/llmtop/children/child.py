@@ -1,0 +1,450 @@
+"""The life of one child, from the spawn to the last news of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import httpx
+
+from llmtop.children import news, protocol
+from llmtop.children.binary import ServerHelp, server_help
+from llmtop.children.classify import Verdict, exit_failure, failure, line_failure
+from llmtop.children.command import Launch, build_launch, masked, stop_command, with_descriptor_limit
+from llmtop.children.guardian import Ward, executable, start_time
+from llmtop.children.guardian_link import GuardianLink
+from llmtop.children.logfile import LogWriter
+from llmtop.children.output import Listener, Output
+from llmtop.children.ports import PortPicker
+from llmtop.children.probe import Probe
+from llmtop.children.process import ChildProcess, group_alive, process_state, start_process
+from llmtop.children.records import Record, Records
+from llmtop.children.ring import Ring
+from llmtop.children.text import safe_text
+from llmtop.config.spec import ModelSpec, Settings
+from llmtop.errors import StartError
+from llmtop.snapshot import Failure, LogLine
+
+STUCK_AFTER_S = 10.0
+"""A process alive that long after SIGKILL is stuck [s]."""
+
+LOADING_KILL_S = 0.5
+"""From SIGTERM to SIGKILL for a child that is still loading [s]."""
+
+_STOP_BASE_S, _STOP_MAX_S, _STOP_BYTES_PER_S = 10.0, 60.0, 20e9
+_GATHER_S = 0.02  # after a line that ends it: the next lines say why
+_SETTLE_S = 1.0  # until a wrapper has surely run what it wraps
+_SIZES_AFTER_S = 0.05  # the log's thread is behind the ready line
+_DRAIN_S = 0.25
+_GROUP_S = 1.0
+
+
+def stop_timeout(spec: ModelSpec, settings: Settings, footprint_bytes: int | None) -> float:
+    """Seconds from the polite stop to SIGKILL [s]: the preset's, the setting's, else 10 s and the footprint at 20 GB/s, 60 s at most."""
+    if spec.stop_timeout_s is not None:
+        return spec.stop_timeout_s
+    if settings.stop_timeout_s is not None:
+        return settings.stop_timeout_s
+    return min(_STOP_MAX_S, _STOP_BASE_S + (footprint_bytes or 0) / _STOP_BYTES_PER_S)
+
+
+@dataclass(frozen=True)
+class World:
+    """What all children of a supervisor share."""
+
+    settings: Settings
+    llama_server: str
+    nofile: int | None
+    sink: Callable[[news.News], None]
+    front_port: Callable[[], int]
+    guardian: GuardianLink
+    records: Records
+    logs: LogWriter
+    ports: PortPicker
+    starters: Executor
+    numbers: Iterator[int]
+    tail: deque[LogLine]
+    client: Callable[[], httpx.AsyncClient]
+
+
+class Child:
+    """One instance of a model. ``run`` is its whole life; the other methods ask it for something and return at once."""
+
+    def __init__(self, instance: int, spec: ModelSpec, cache_ram_mib: int | None, world: World) -> None:
+        self.instance = instance
+        self.spec = spec
+        self.ring = Ring()
+        self._cache_ram_mib = cache_ram_mib
+        self._world = world
+        self._loop = asyncio.get_running_loop()
+        self._api_key = "" if spec.cmd else secrets.token_urlsafe(24)
+        self._port = 0
+        self._launch: Launch | None = None
+        self._process: ChildProcess | None = None
+        self._output: Output | None = None
+        self._probe: Probe | None = None
+        self._record: Record | None = None
+        self._gone = asyncio.Event()
+        self._spoke = False
+        self._ready = False
+        self._asleep = False
+        self._asked = False
+        self._sigkilled = False
+        self._wanted: Callable[[], None] | None = None
+        self._doom: Failure | None = None
+        self._doomed = False
+        self._last_sign = self._loop.time()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- what it is asked for
+
+    def stop(self, *, loading: bool, footprint_bytes: int | None) -> None:
+        """Ask it to leave, once; a second call does nothing."""
+        if self._asked or self._gone.is_set():
+            return
+        self._asked = True
+        if self._process is None:
+            self._wanted = lambda: self._leave(loading=loading, footprint_bytes=footprint_bytes)
+        else:
+            self._leave(loading=loading, footprint_bytes=footprint_bytes)
+
+    def kill(self) -> None:
+        """SIGKILL to its group now."""
+        if self._gone.is_set():
+            return
+        self._asked = True
+        if self._process is None:
+            self._wanted = self._kill
+        else:
+            self._kill()
+
+    def verify(self) -> None:
+        """Find out whether it can still answer."""
+        if self._ready and not self._asked:
+            self._background(self._verify())
+
+    # ---- its life
+
+    async def run(self) -> None:
+        """Start it, follow it, and send ``Exited`` as the last news."""
+        try:
+            popen = await self._loop.run_in_executor(self._world.starters, self._start)
+        except (OSError, ValueError, StartError, subprocess.SubprocessError) as e:
+            self._never_ran(e)
+            return
+        process = self._process = ChildProcess(popen, self._gone.set)
+        try:
+            self._begin(popen, process)
+            await self._gone.wait()
+            await self._end(process)
+        finally:
+            process.send(signal.SIGKILL, group=True)
+            self._close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Runs in a thread: reading ``--help`` and starting a process both take milliseconds."""
+        world, spec = self._world, self.spec
+        self._port = world.ports.pick()
+        self._launch = build_launch(
+            spec,
+            world.settings,
+            program=world.llama_server,
+            known=ServerHelp() if spec.cmd else server_help(world.llama_server),
+            port=self._port,
+            api_key=self._api_key,
+            front_port=world.front_port(),
+            cache_ram_mib=self._cache_ram_mib,
+        )
+        return start_process(with_descriptor_limit(self._launch.argv, world.nofile), self._launch.env)
+
+    def _never_ran(self, error: Exception) -> None:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        missing = isinstance(error, FileNotFoundError | PermissionError | StartError)
+        kind = "not_found" if missing else "bad_argument" if isinstance(error, ValueError) else "crash"
+        what = self.spec.cmd or self._world.llama_server
+        text = why if isinstance(error, StartError) else f"could not be started: {why}: {what}"
+        self._gone.set()
+        self._tell(news.Exited(self.instance, None, None, failure(kind, text), self._asked, sigkilled=False))
+
+    def _begin(self, popen: subprocess.Popen[bytes], process: ChildProcess) -> None:
+        assert self._launch is not None
+        assert popen.stdout is not None
+        assert popen.stderr is not None
+        listener = Listener(self._control, self._wrong, self._oom, self._lines, self._sign)
+        self._output = Output(
+            self.spec.id,
+            # The descriptors are the streams' from here; Popen's own objects must not close them a second time.
+            stdout=os.dup(popen.stdout.fileno()),
+            stderr=os.dup(popen.stderr.fileno()),
+            numbers=self._world.numbers,
+            tail=self._world.tail,
+            file=lambda text: self._world.logs.write(self.spec.id, text),
+            listener=listener,
+            file_bytes=sum(_size(path) for path in self.spec.files),
+        )
+        popen.stdout.close()
+        popen.stderr.close()
+        self.ring = self._output.ring
+        self._probe = Probe(
+            self._world.client(), port=self._port, api_key=self._api_key, pgid=process.pid, health=self.spec.health if self.spec.cmd else "/health"
+        )
+        self._last_sign = self._loop.time()
+        self._note(process.pid)
+        self._tell(news.Started(self.instance, process.pid, self._port, masked(self._launch.argv), self._api_key))
+        self._later(_SETTLE_S, self._note_executable)
+        if self._wanted is not None:
+            self._wanted()
+        else:
+            self._background(self._await_ready())
+            self._watch_load()
+
+    async def _end(self, process: ChildProcess) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        assert self._output is not None
+        await self._output.finish(_DRAIN_S)
+        await self._group_gone(process.pid)
+        self._world.ports.touch(self._port)
+        self._world.guardian.remove(process.pid)
+        self._world.records.remove(process.pid)
+        code, signum = process.status
+        self._tell(news.Exited(self.instance, code, signum, self._why(code, signum), self._asked, self._sigkilled))
+
+    def _why(self, code: int | None, signum: int | None) -> Failure | None:
+        if self._doom is not None and not self._ready:
+            return self._doom
+        if self._asked:
+            return None
+        return exit_failure(self.ring.texts(), code=code, signal=signum, ready=self._ready)
+
+    async def _group_gone(self, pgid: int) -> None:
+        begin = self._loop.time()
+        stuck_told = False
+        wait_s = 0.001
+        while group_alive(pgid):
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, 0.25)
+            if not stuck_told and self._loop.time() - begin > STUCK_AFTER_S:
+                stuck_told = True
+                self._tell(news.Stuck(self.instance, "D"))
+
+    def _close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._output is not None:
+            self._output.close()
+
+    # ---- ready, asleep, sick
+
+    def _control(self, line: bytes) -> bool:
+        state = protocol.parse(line)
+        if state is None:
+            return False
+        self._spoke = True
+        if state.state == "ready":
+            self._on_ready()
+        elif state.state == "sleeping":
+            self._on_sleep(asleep=True)
+        elif not self._ready and not self._asked:
+            payload = state.payload or protocol.Payload()
+            self._tell(news.Loading(self.instance, safe_text(payload.current or state.state, 40), _fraction(payload.value)))
+        return True
+
+    def _on_ready(self) -> None:
+        if self._output is not None and not self._ready:
+            self._output.pull_stderr()
+        if self._ready:
+            self._on_sleep(asleep=False)
+        elif not self._asked and not self._doomed and not self._gone.is_set():
+            self._ready = True
+            self._tell(news.Ready(self.instance))
+            self._note_executable()
+            self._later(_SIZES_AFTER_S, self._tell_sizes)
+            if not self.spec.cmd:
+                self._background(self._after_ready())
+
+    def _on_sleep(self, *, asleep: bool) -> None:
+        if self._ready and asleep != self._asleep and not self._asked:
+            self._asleep = asleep
+            self._tell(news.Slept(self.instance) if asleep else news.Woke(self.instance))
+            if not asleep:
+                self._later(_SIZES_AFTER_S, self._tell_sizes)
+
+    async def _await_ready(self) -> None:
+        """Poll a child that does not speak the protocol; one that speaks it ends this."""
+        assert self._probe is not None
+        begin = self._loop.time()
+        while not (self._ready or self._spoke or self._asked):
+            age = self._loop.time() - begin
+            await asyncio.sleep(0.025 if age < 3 else 0.1 if age < 30 else 0.25)
+            if not self._spoke and await self._probe.healthy() and not self._spoke and await self._probe.ours() and not self._spoke:
+                self._on_ready()
+                return
+
+    async def _after_ready(self) -> None:
+        assert self._probe is not None
+        props = await self._probe.props()
+        slots = props.get("total_slots") if props else None
+        if isinstance(slots, int) and not self._asked:
+            self._tell(news.Slots(self.instance, slots))
+        while self._launch is not None and self._launch.sleeps and not self._spoke and not self._asked:
+            await asyncio.sleep(1)
+            props = await self._probe.props()
+            if props is not None and isinstance(props.get("is_sleeping"), bool):
+                self._on_sleep(asleep=props["is_sleeping"])
+
+    async def _verify(self) -> None:
+        assert self._probe is not None
+        wrong = await self._probe.sick()
+        if wrong:
+            self._sick(failure("sick", f"{safe_text(wrong)}, though it was loaded", lines=self.ring.texts()))
+
+    def _wrong(self, verdict: Verdict) -> None:
+        pattern = verdict.pattern
+        if pattern.name == "router_child" and not self._ready:
+            self._doom_load(line_failure([verdict.text], verdict))
+        elif not self._doomed and (pattern.acts == "always" or (pattern.acts == "load" and not self._ready)):
+            self._doomed = True
+            self._later(_GATHER_S, lambda: self._condemn(verdict))
+
+    def _condemn(self, verdict: Verdict) -> None:
+        why = line_failure(self.ring.texts(), verdict)
+        if self._ready:
+            self._sick(why)
+        else:
+            self._doom_load(why)
+
+    def _sick(self, why: Failure) -> None:
+        self._doomed = True
+        if self._doom is None and not self._asked:
+            self._doom = why
+            self._tell(news.Sick(self.instance, why))
+
+    def _doom_load(self, why: Failure) -> None:
+        self._doomed = True
+        if self._doom is None and not self._asked and not self._ready:
+            self._doom = why
+            self._tell(news.LoadFailed(self.instance, why))
+
+    def _watch_load(self) -> None:
+        limit = self._world.settings.load_timeout_s
+        if not limit or self._ready or self._asked:
+            return
+        quiet = self._loop.time() - self._last_sign
+        if quiet >= limit:
+            lines = self.ring.texts()
+            last = f"; it last said: {lines[-1]}" if lines else ""
+            self._doom_load(failure("timeout", f"no progress and no output for {limit:g} s{last}", "raise --load-timeout, or look at its log", lines))
+        else:
+            self._later(limit - quiet + 0.001, self._watch_load)
+
+    # ---- leaving
+
+    def _leave(self, *, loading: bool, footprint_bytes: int | None) -> None:
+        """The stop ladder: the exit line, or one SIGTERM, then SIGKILL to the group."""
+        assert self._process is not None
+        if not self._ready:
+            # What the child itself knows wins: a ready one can be asked politely, one that is not reads nothing yet.
+            kill_in_s = min(LOADING_KILL_S, self.spec.stop_timeout_s or LOADING_KILL_S)
+            self._process.send(signal.SIGTERM, group=bool(self.spec.cmd))
+        else:
+            del loading
+            kill_in_s = stop_timeout(self.spec, self._world.settings, footprint_bytes)
+            self._ask(kill_in_s)
+        self._tell(news.Stopping(self.instance, kill_in_s))
+        self._later(kill_in_s, self._kill)
+
+    def _ask(self, within_s: float) -> None:
+        assert self._process is not None
+        if self.spec.cmd and self.spec.stop_cmd:
+            self._background(self._run_stop_command(within_s))
+        elif self.spec.cmd or not (self._spoke and self._process.write(protocol.EXIT_LINE)):
+            self._process.send(signal.SIGTERM, group=bool(self.spec.cmd))
+
+    async def _run_stop_command(self, within_s: float) -> None:
+        assert self._process is not None
+        assert self._launch is not None
+        try:
+            argv = stop_command(self.spec, self._port, self._process.pid)
+            run = lambda: subprocess.run(argv, env=self._launch.env if self._launch else None, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s, check=True)  # noqa: E731
+            await asyncio.to_thread(run)
+        except (OSError, ValueError, subprocess.SubprocessError):
+            self._process.send(signal.SIGTERM, group=True)
+
+    def _kill(self) -> None:
+        assert self._process is not None
+        if self._process.reaped or self._sigkilled:
+            return
+        self._sigkilled = True
+        self._process.send(signal.SIGKILL, group=True)
+        self._tell(news.Killed(self.instance))
+        self._later(STUCK_AFTER_S, self._stuck)
+
+    def _stuck(self) -> None:
+        assert self._process is not None
+        if not self._process.reaped:
+            self._tell(news.Stuck(self.instance, process_state(self._process.pid)))
+
+    # ---- small things
+
+    def _note(self, pid: int, exe: str = "") -> None:
+        started = start_time(pid)
+        if started is None:
+            return
+        stop_s = stop_timeout(self.spec, self._world.settings, None)
+        self._world.guardian.add(Ward(pid, started, exe, pid, stop_s, bool(self.spec.cmd)))
+        self._record = Record(pid, started, exe, self._port, self.spec.id, stop_s)
+        self._world.records.put(self._record)
+
+    def _note_executable(self) -> None:
+        """Wrappers have run what they wrap by now: the executable is settled."""
+        if self._process is not None and not self._process.reaped and self._record is not None and not self._record.exe:
+            self._note(self._process.pid, executable(self._process.pid))
+
+    def _tell_sizes(self) -> None:
+        total = self._output.sizes.total if self._output is not None else None
+        if total is not None and not self._gone.is_set():
+            self._tell(news.Sized(self.instance, total))
+
+    def _sign(self) -> None:
+        self._last_sign = self._loop.time()
+
+    def _oom(self, text: str, count: int) -> None:
+        self._tell(news.OomSeen(self.instance, text, count))
+
+    def _lines(self, lines: tuple[str, ...]) -> None:
+        self._tell(news.Line(self.instance, lines))
+
+    def _tell(self, item: news.News) -> None:
+        self._world.sink(item)
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> None:
+        now = self._loop.time()
+        self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > now]
+        self._timers.append(self._loop.call_later(delay_s, call))
+
+    def _background(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _fraction(value: float | None) -> float | None:
+    return min(1.0, max(0.0, value)) if value is not None and value == value else None
+
+
+def _size(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.path.getsize(path)
+    return 0

@@ -1,0 +1,249 @@
+"""What a child writes: read without blocking, cut into lines, made safe, kept, classified and passed on in small batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from llmtop.children.classify import Classifier, Verdict, worth_a_look
+from llmtop.children.ring import Ring
+from llmtop.children.sizes import SizeCollector
+from llmtop.children.text import LineSplitter, safe_text
+from llmtop.snapshot import LogLine
+
+BATCH_S = 0.1
+"""Shortest time between two batches of news about output [s]."""
+
+BATCH_LINES = 50
+"""Most lines in a batch; more are counted."""
+
+_READ_BYTES = 16 * 1024
+_WINDOW_LINES = 4000
+_WINDOW_BYTES = 1 << 20
+"""Read in one batch time, of each child; a child that writes faster waits for its pipe, not the core for it."""
+
+_BULK = 64
+_FILE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who hears of a child's output. All are called on the loop.
+
+    Args:
+        control: A line of stdout; True if it was a message and no log line.
+        wrong: A line that means something is wrong.
+        oom: An out-of-memory line, and how many there were.
+        lines: A batch of lines, safe to show.
+        sign: Something was written: the child is not hung.
+    """
+
+    control: Callable[[bytes], bool]
+    wrong: Callable[[Verdict], None]
+    oom: Callable[[str, int], None]
+    lines: Callable[[tuple[str, ...]], None]
+    sign: Callable[[], None]
+
+
+class Stream:
+    """One pipe of a child, read on the loop."""
+
+    def __init__(self, fd: int, feed: Callable[[bytes], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._feed = feed
+        self._reading = False
+        os.set_blocking(fd, False)
+
+    @property
+    def open(self) -> bool:
+        """The end of the file was not seen."""
+        return self._fd >= 0
+
+    def resume(self) -> None:
+        """Read as it comes."""
+        if self.open and not self._reading:
+            self._reading = True
+            self._loop.add_reader(self._fd, self.read)
+
+    def pause(self) -> None:
+        """Let the child wait."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def read(self) -> bool:
+        """Read once; False if there was nothing."""
+        if not self.open:
+            return False
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return False
+        self._feed(data)
+        return True
+
+    def close(self) -> None:
+        """Stop reading and close the descriptor."""
+        self.pause()
+        if self.open:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
+
+
+class Output:
+    """Both pipes of one child.
+
+    Args:
+        model: Its id.
+        stdout: Descriptor, closed by ``close``.
+        stderr: The same.
+        numbers: Gives the sequence number of each line.
+        tail: Newest lines of all children.
+        file: Takes text for the model's file.
+        listener: See ``Listener``.
+        file_bytes: Size of the model's files [bytes].
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        stdout: int,
+        stderr: int,
+        numbers: Iterator[int],
+        tail: deque[LogLine],
+        file: Callable[[str], None],
+        listener: Listener,
+        file_bytes: int = 0,
+    ) -> None:
+        self.ring = Ring()
+        self.sizes = SizeCollector(file_bytes)
+        self._model = model
+        self._numbers = numbers
+        self._tail = tail
+        self._file = file
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._splitters = (LineSplitter(), LineSplitter())
+        self._readers = (Classifier(), Classifier())
+        self._streams = (Stream(stdout, lambda data: self._feed(0, data)), Stream(stderr, lambda data: self._feed(1, data)))
+        self._batch: list[str] = []
+        self._more = 0
+        self._text: list[str] = []
+        self._text_size = 0
+        self._oom_count = 0
+        self._oom_text = ""
+        self._window_lines = self._window_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        for stream in self._streams:
+            stream.resume()
+
+    def pull_stderr(self) -> None:
+        """Read what lies in stderr's pipe now, as far as the window allows: it was written before what stdout has just said."""
+        while self._window_open and self._streams[1].read():
+            pass
+
+    async def finish(self, patience_s: float) -> None:
+        """The process is gone: read the rest, wait no longer than ``patience_s`` [s] for whoever else holds a pipe, and close."""
+        end = self._loop.time() + patience_s
+        while True:
+            self._window_lines = self._window_bytes = 0
+            for stream in self._streams:
+                while self._window_open and stream.read():
+                    pass
+            if not any(stream.open for stream in self._streams) or self._loop.time() >= end:
+                break
+            await asyncio.sleep(0.002)
+        self.close()
+
+    def close(self) -> None:
+        """Close both pipes and pass on what was read."""
+        for number, (stream, splitter) in enumerate(zip(self._streams, self._splitters, strict=True)):
+            stream.close()
+            self._take(number, splitter.finish())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._flush()
+
+    @property
+    def _window_open(self) -> bool:
+        return self._window_lines < _WINDOW_LINES and self._window_bytes < _WINDOW_BYTES
+
+    def _feed(self, number: int, data: bytes) -> None:
+        self._listener.sign()
+        self._window_bytes += len(data)
+        self._take(number, self._splitters[number].feed(data))
+        if not self._window_open:
+            for stream in self._streams:
+                stream.pause()
+        self._arm()
+
+    def _take(self, number: int, lines: list[bytes]) -> None:
+        if number == 0:
+            lines = [line for line in lines if not self._listener.control(line)]
+        self._window_lines += len(lines)
+        at = time.time()
+        look = len(lines) < _BULK or worth_a_look(b"\n".join(lines).decode("latin-1"))
+        for raw in lines:
+            text = safe_text(raw.decode("utf-8", "replace")).rstrip()
+            self._keep(LogLine(next(self._numbers), at, self._model, text))
+            self.sizes.feed(text)
+            verdict = self._readers[number].feed(text, look)
+            if verdict is not None:
+                if verdict.pattern.oom:
+                    self._oom_count += 1
+                    self._oom_text = verdict.text
+                self._listener.wrong(verdict)
+
+    def _keep(self, line: LogLine) -> None:
+        self.ring.append(line)
+        self._tail.append(line)
+        if len(self._batch) < BATCH_LINES:
+            self._batch.append(line.text)
+        else:
+            self._more += 1
+        if self._text_size < _FILE_BYTES:
+            self._text.append(line.text)
+            self._text_size += len(line.text) + 1
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            # The first line of a quiet child goes out at once, the next batch a batch time later.
+            self._timer = self._loop.call_later(0, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._window_lines = self._window_bytes = 0
+        for stream in self._streams:
+            stream.resume()
+        if self._flush():
+            self._timer = self._loop.call_later(BATCH_S, self._tick)
+
+    def _flush(self) -> bool:
+        """Pass on what was read since the last time; False if that was nothing."""
+        if self._oom_text:
+            text, self._oom_text = self._oom_text, ""
+            self._listener.oom(text, self._oom_count)
+        if not self._batch:
+            return False
+        batch, self._batch = self._batch, []
+        text_lines, self._text, self._text_size = self._text, [], 0
+        if self._more:
+            batch.append(f"… {self._more} more lines")
+            self._more = 0
+        self._file("\n".join(text_lines) + "\n")
+        self._listener.lines(tuple(batch))
+        return True

@@ -1,0 +1,81 @@
+"""Puts the command line together and runs it: one line for every error, exit codes 0, 1 (failed) and 2 (usage)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from llmtop.cli.context import Invocation, View, say
+from llmtop.errors import ConfigError, LlmtopError
+
+GROUPS = ("run", "demo", "attach", "talk")
+"""Modules of this package with a function ``register(app)``, in the order of ``--help``. A new group of commands is one more name."""
+
+
+def build() -> typer.Typer:
+    """The whole command line."""
+    app = typer.Typer(
+        name="llmtop",
+        rich_markup_mode="rich",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name in GROUPS:
+        importlib.import_module(f"llmtop.cli.{name}").register(app)
+    return app
+
+
+def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Words after the program's name; the process's own if None.
+        view: The terminal view; without one, plain ``llmtop`` serves.
+
+    Returns:
+        Exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    cut = words.index("--") if "--" in words else len(words)
+    call = Invocation(view, tuple(words[cut + 1 :]))
+    try:
+        command = typer.main.get_command(build())
+        result = command.main(args=words[:cut], prog_name="llmtop", standalone_mode=False, obj=call)
+        return result if isinstance(result, int) else 0
+    except ConfigError as error:
+        return _fail(str(error), 2)
+    except LlmtopError as error:
+        return _fail(str(error), 1)
+    except typer.Exit as leave:
+        return int(leave.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more: keep the interpreter quiet
+        return 0
+    except Exception as error:
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    tell = getattr(error, "format_message", None)  # Typer's own errors, whichever package they come from
+    if callable(tell):
+        text = str(tell()).rstrip(".")
+        return _fail(f"{text}; llmtop --help shows what there is", int(getattr(error, "exit_code", 2)))
+    if os.environ.get("LLMTOP_DEBUG"):
+        raise error
+    return _fail(f"{type(error).__name__}: {error} (a bug in llmtop; {_log_place()})", 1)
+
+
+def _log_place() -> str:
+    return "LLMTOP_DEBUG=1 shows where"
+
+
+def _fail(text: str, code: int) -> int:
+    say(" ".join(text.split()))
+    return code

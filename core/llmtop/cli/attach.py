@@ -1,0 +1,38 @@
+"""``llmtop attach``: the view of a core that runs elsewhere."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from llmtop.cli.caller import Caller, find
+from llmtop.cli.context import has_terminal, invocation
+from llmtop.cli.talk import Key, State
+from llmtop.errors import ConfigError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Run")(attach)
+
+
+def attach(
+    context: typer.Context,
+    url: Annotated[str | None, typer.Argument(metavar="[URL]", help="http://HOST:PORT; else it is looked for.")] = None,
+    also_url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The same. [dim]LLMTOP_URL[/dim]")] = None,
+    key: Key = None,
+    state: State = None,
+    readonly: Annotated[bool, typer.Option("--readonly", help="No keys that change anything.")] = False,
+    record: Annotated[str, typer.Option(metavar="FILE", help="Write what is shown to a file for --replay.")] = "",
+) -> int:
+    """Show the screen of a llmtop that runs elsewhere. Leaving the screen leaves it running."""
+    call = invocation(context)
+    call.refuse_child_args("attach")
+    if call.view is None or not has_terminal():
+        raise ConfigError("attach needs a terminal: llmtop ps --watch does without")
+    before = call.flags.get("state_dir")
+    target = find(url or also_url, key, state or (before if isinstance(before, str) else None), os.environ)
+    Caller(target).get("/api/state")  # a wrong address or key is told here, before the screen is taken
+    return call.view.attach(target.url, target.key, readonly=readonly, record=record)

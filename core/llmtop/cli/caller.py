@@ -1,0 +1,151 @@
+"""Finds the llmtop that runs, and asks it over HTTP. Standard library only: ``llmtop ps`` is to be quick."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from llmtop.errors import ConfigError, StartError
+
+TIMEOUT_S = 10.0
+OWNER_FILE = "owner.json"
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A llmtop to talk to.
+
+    Args:
+        url: Where its front door is.
+        key: Sent with every request; empty for none.
+        found: How it was found, for messages.
+    """
+
+    url: str
+    key: str
+    found: str
+
+
+def find(url: str | None, key: str | None, state_dir: str | None, env: Mapping[str, str]) -> Target:
+    """Find the running llmtop: the named one, else the one that holds the state folder, else the default port.
+
+    Args:
+        url: ``--url``.
+        key: ``--api-key``.
+        state_dir: ``--state-dir``.
+        env: Environment.
+
+    Returns:
+        Where it should be; nothing was asked yet.
+
+    Raises:
+        ConfigError: The URL is none.
+    """
+    key = key or env.get("LLMTOP_API_KEY") or env.get("LLAMA_API_KEY") or ""
+    key = next((part.strip() for part in key.split(",") if part.strip()), "")
+    named = url or env.get("LLMTOP_URL")
+    if named:
+        return Target(checked_url(named), key, "--url" if url else "LLMTOP_URL")
+    recorded = _recorded(Path(state_dir or env.get("LLMTOP_STATE_DIR") or _default_state_dir(env)).expanduser())
+    if recorded:
+        return Target(recorded, key, "the state folder's record")
+    return Target(DEFAULT_URL, key, "the default port")
+
+
+def _default_state_dir(env: Mapping[str, str]) -> str:
+    from llmtop.config.options import default_state_dir
+
+    return default_state_dir(env)
+
+
+def checked_url(url: str) -> str:
+    """A URL with scheme and host, without what would be in the way at its end.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    whole = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(whole)
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(f"{url!r} is not a URL of a llmtop: write http://HOST:PORT")
+    return whole.rstrip("/")
+
+
+def _recorded(folder: Path) -> str:
+    """The URL in the state folder's record, if the process that wrote it lives."""
+    try:
+        record = json.loads((folder / OWNER_FILE).read_bytes())
+        pid, url = int(record["pid"]), str(record["url"])
+        if pid <= 0:
+            return ""
+        os.kill(pid, 0)
+    except PermissionError:
+        return ""  # another user's process has that pid by now, or the folder is not ours
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return url if url.startswith("http://") else ""
+
+
+class Caller:
+    """Asks one llmtop, one request at a time."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def get(self, path: str) -> bytes:
+        """The body of a GET.
+
+        Raises:
+            StartError: Nothing answers there, or the answer is an error.
+        """
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """The answer to a POST with a JSON body. Raises as ``get`` does."""
+        return dict(json.loads(self._ask("POST", path, json.dumps(body or {}).encode()) or b"{}"))
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
+        parts = urlsplit(self.target.url)
+        make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        headers = {"Accept": "application/json"}
+        if self.target.key:
+            headers["Authorization"] = f"Bearer {self.target.key}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection = make(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, parts.path + path, body, headers)
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise StartError(self._nobody(error)) from None
+        finally:
+            connection.close()
+        if status >= 400:
+            raise StartError(self._refused(status, text))
+        return text
+
+    def _nobody(self, error: Exception) -> str:
+        if isinstance(error, ConnectionRefusedError):
+            return f"no llmtop answers at {self.target.url} ({self.target.found}): start one with llmtop, or name it with --url"
+        return f"{self.target.url} ({self.target.found}) does not answer as a llmtop: {type(error).__name__} {error}".rstrip()
+
+    def _refused(self, status: int, text: bytes) -> str:
+        if status == 401:
+            return f"{self.target.url} wants its key: give --api-key, or set LLAMA_API_KEY"
+        try:
+            error = json.loads(text)["error"]
+            return f"{error['message']} ({error['type']})"
+        except (ValueError, KeyError, TypeError):
+            return f"{self.target.url} answers {status}: is it a llmtop? ({self.target.found})"

@@ -1,0 +1,77 @@
+"""What a command knows beyond its own parameters: the view that is installed, the flags of the program, the words after ``--``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import typer
+
+from llmtop.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llmtop.config.resolve import Configuration
+
+
+class View(Protocol):
+    """A terminal view, as the command line knows it. Every method returns an exit code."""
+
+    def run(self, configuration: Configuration) -> int:
+        """Run a core in this process and show it."""
+        ...
+
+    def attach(self, url: str, key: str, *, readonly: bool, record: str) -> int:
+        """Show a core that runs elsewhere."""
+        ...
+
+    def replay(self, path: str) -> int:
+        """Show a recorded run."""
+        ...
+
+
+@dataclass
+class Invocation:
+    """One call of the program.
+
+    Args:
+        view: The terminal view; None where only the core is installed.
+        child_args: The words after ``--``, untouched.
+        flags: What was given before the command's name; the command's own flags go over them.
+    """
+
+    view: View | None = None
+    child_args: tuple[str, ...] = ()
+    flags: dict[str, object] = field(default_factory=dict[str, object])
+
+    def refuse_child_args(self, command: str) -> None:
+        """Say that a command starts no children.
+
+        Raises:
+            ConfigError: There are words after ``--``.
+        """
+        if self.child_args:
+            raise ConfigError(f"{command} starts no llama-server: leave out what follows --")
+
+
+def invocation(context: typer.Context) -> Invocation:
+    """The call that this context belongs to."""
+    found = context.find_root().obj
+    assert isinstance(found, Invocation)
+    return found
+
+
+def say(line: str) -> None:
+    """Print one line to stderr, as llmtop."""
+    print(f"llmtop: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def out(text: str) -> None:
+    """Print to stdout; a reader that has left (``| head``) is no error."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def has_terminal() -> bool:
+    """There is a person to show a screen to."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

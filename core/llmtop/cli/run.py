@@ -1,0 +1,84 @@
+"""The commands that start something, or look at what would be started: ``llmtop`` itself, ``serve``, ``check``."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from llmtop.cli.context import has_terminal, invocation, out, say
+from llmtop.cli.flags import merged, with_options
+from llmtop.errors import ConfigError
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+  llmtop --models-dir ~/models --models-max 2
+  llmtop serve --models-preset models.ini --memory-budget 48GiB -- -ngl 99 --flash-attn on
+  llmtop demo          (nothing needed: tiny models that it writes itself)
+  llmtop ps            (what a running llmtop is doing)
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.callback(invoke_without_command=True, epilog=EXAMPLES)(with_options(root))
+    app.command(rich_help_panel="Run")(with_options(serve))
+    app.command(rich_help_panel="Look into it")(with_options(check))
+
+
+def root(
+    context: typer.Context,
+    flags: dict[str, object],
+    version: Annotated[bool, typer.Option("--version", help="Say the version and leave.")] = False,
+    replay: Annotated[str | None, typer.Option(metavar="FILE", help="Show a recorded run.")] = None,
+) -> int:
+    """Run several local models behind one address, swapping them strictly one after the other, and show all of it live.
+
+    Arguments after -- go to every llama-server. Every option can be set in the environment too.
+    """
+    call = invocation(context)
+    call.flags = flags
+    if version:
+        from llmtop import __version__
+
+        out(f"llmtop {__version__}")
+        raise typer.Exit(0)
+    if context.invoked_subcommand is not None:
+        return 0
+    if replay is not None:
+        if call.view is None or not has_terminal():
+            raise ConfigError("--replay needs a terminal")
+        call.refuse_child_args("--replay")
+        return call.view.replay(replay)
+    if call.view is not None and has_terminal():
+        from llmtop.config.resolve import resolve
+
+        return call.view.run(resolve(flags, os.environ, call.child_args))
+    say("no terminal here: serving without the view, as llmtop serve does")
+    return _serve(flags, call.child_args)
+
+
+def serve(context: typer.Context, flags: dict[str, object]) -> int:
+    """Run without the view: for launchd, systemd and boxes without a terminal. llmtop attach shows it from elsewhere."""
+    call = invocation(context)
+    return _serve(merged(call.flags, flags), call.child_args)
+
+
+def _serve(flags: dict[str, object], child_args: tuple[str, ...]) -> int:
+    from llmtop.config.resolve import resolve
+    from llmtop.core import serve as run_core
+
+    return run_core(resolve(flags, os.environ, child_args))
+
+
+def check(context: typer.Context, flags: dict[str, object]) -> int:
+    """Read the whole configuration and say what is wrong with it. Starts nothing; exit code 2 when something is wrong."""
+    from llmtop.cli.report import report
+    from llmtop.config.resolve import resolve
+
+    call = invocation(context)
+    configuration = resolve(merged(call.flags, flags), os.environ, call.child_args, need_server=False)
+    out(report(configuration))
+    return 2 if configuration.catalog.problems or (configuration.server is None and configuration.needs_server) else 0

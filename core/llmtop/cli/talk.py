@@ -1,0 +1,140 @@
+"""The commands that talk to a running llmtop: look at it, and say its verbs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from llmtop.cli.caller import Caller, find
+from llmtop.cli.context import invocation, out, say
+
+_LOOK, _DO = "Look into it", "Say something to it"
+
+Url = Annotated[str | None, typer.Option(metavar="URL", help="The llmtop to talk to. [dim]LLMTOP_URL[/dim]")]
+Key = Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="Its key. [dim]LLAMA_API_KEY[/dim]")]
+State = Annotated[
+    str | None, typer.Option("--state-dir", metavar="DIR", help="Find it by its state folder. [dim]LLMTOP_STATE_DIR[/dim]")
+]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A model's id or alias.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+
+_VERBS = {
+    "load": "Load a model, through the queue like every other load.",
+    "evict": "Take a model out: let it finish what it does, then stop it.",
+    "pin": "Keep a model: nothing evicts it until it is unpinned.",
+    "unpin": "Let a pinned model be evicted again.",
+    "kill": "End a model's process at once. What it was answering is lost.",
+}
+_DONE = {"load": "queued", "evict": "on its way out", "pin": "pinned", "unpin": "unpinned", "kill": "killed"}
+_WERE = {"load": "was there already", "evict": "was not running", "pin": "was pinned already", "unpin": "was not pinned",
+         "kill": "was not running"}  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command(rich_help_panel=_LOOK)(ps)
+    app.command(rich_help_panel=_LOOK)(swaps)
+    app.command(rich_help_panel=_LOOK)(logs)
+    for verb, text in _VERBS.items():
+        app.command(verb, help=text, rich_help_panel=_DO)(_model_command(verb))
+    app.command(rich_help_panel=_DO)(queue)
+
+
+def _caller(context: typer.Context, url: str | None, key: str | None, state: str | None) -> Caller:
+    call = invocation(context)
+    call.refuse_child_args(context.info_name or "this command")
+    before = call.flags.get("state_dir")
+    return Caller(find(url, key, state or (before if isinstance(before, str) else None), os.environ))
+
+
+def ps(
+    context: typer.Context,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")] = False,
+    url: Url = None,
+    key: Key = None,
+    state: State = None,
+) -> int:
+    """Say what a running llmtop does: its models, who waits for what and why, memory."""
+    caller = _caller(context, url, key, state)
+    while True:
+        text = caller.get("/api/state")
+        if as_json:
+            out(text.decode())
+        else:
+            from llmtop.cli.tables import show_state
+
+            show_state(json.loads(text), clear=watch)
+        if not watch:
+            return 0
+        time.sleep(1)
+
+
+def swaps(context: typer.Context, as_json: Json = False, url: Url = None, key: Key = None, state: State = None) -> int:
+    """List the swaps: what was loaded, what had to go for it, and where the time went."""
+    text = _caller(context, url, key, state).get("/api/swaps")
+    if as_json:
+        out(text.decode())
+    else:
+        from llmtop.cli.tables import show_swaps
+
+        show_swaps(json.loads(text))
+    return 0
+
+
+def logs(
+    context: typer.Context,
+    model: ModelName,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines, until Ctrl-C.")] = False,
+    url: Url = None,
+    key: Key = None,
+    state: State = None,
+) -> int:
+    """Print the output of a model's child, as far as it is kept."""
+    caller = _caller(context, url, key, state)
+    after = -1
+    while True:
+        lines: list[dict[str, Any]] = json.loads(caller.get(f"/api/models/{quote(model, safe='')}/log?after={after}"))["lines"]
+        if lines:
+            out("\n".join(str(line["text"]) for line in lines))
+            after = max(int(line["seq"]) for line in lines)
+        if not follow:
+            return 0
+        time.sleep(0.5)
+
+
+def _model_command(verb: str) -> Callable[..., int]:
+    def command(context: typer.Context, model: ModelName, url: Url = None, key: Key = None, state: State = None) -> int:
+        reply = _caller(context, url, key, state).post(f"/api/models/{quote(model, safe='')}/{verb}")
+        say(f"{model} {(_DONE if reply.get('changed') else _WERE)[verb]}")
+        return 0
+
+    return command
+
+
+def queue(
+    context: typer.Context,
+    verb: Annotated[str | None, typer.Argument(metavar="[hold|resume|step]", help="Nothing shows it.")] = None,
+    url: Url = None,
+    key: Key = None,
+    state: State = None,
+) -> int:
+    """Show the queue; hold it, so that nothing is swapped; let one swap happen; or let it go on."""
+    if verb is not None and verb not in {"hold", "resume", "step"}:
+        raise typer.BadParameter(f"{verb!r} is no verb of the queue: hold, resume or step")
+    caller = _caller(context, url, key, state)
+    if verb is None:
+        from llmtop.cli.tables import show_queue
+
+        show_queue(json.loads(caller.get("/api/state")))
+        return 0
+    reply = caller.post(f"/api/queue/{verb}")
+    told = {"hold": "held", "resume": "resumed", "step": "takes one step"}
+    say(f"queue {told[verb]}" if reply.get("changed") else f"queue: nothing changed by {verb}")
+    return 0

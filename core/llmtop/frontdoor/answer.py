@@ -1,0 +1,161 @@
+"""One answer to a client: framed for its HTTP version, and able to say even late what went wrong."""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from llmtop.errors import Refusal
+from llmtop.frontdoor.head import RequestHead
+
+_STATUS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in http.HTTPStatus}
+_SSE = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
+CHILD_ERROR_BYTES_MAX = 64 * 1024
+
+
+class Out(Protocol):
+    """The client's connection, as an answer sees it."""
+
+    def send(self, data: bytes) -> None:
+        """Write; the connection holds what the client does not take yet."""
+        ...
+
+    def cut(self, *, reset: bool) -> None:
+        """End it once all is written, in a way that no client takes for a clean end; ``reset`` where only that shows."""
+        ...
+
+
+def error_event(error: dict[str, Any]) -> bytes:
+    """An error as an event of a stream."""
+    return b"data: " + msgspec.json.encode(error) + b"\n\n"
+
+
+def error_of_child(status: int, body: bytes) -> dict[str, Any]:
+    """The error object in a child's own answer, or one that says what it was."""
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        said = None
+    if isinstance(said, dict) and "error" in said:
+        return {"error": said["error"]}
+    text = body[:500].decode("utf-8", "replace")
+    return Refusal("upstream_error", f"the model server answered {status}: {text}", status=status).body()
+
+
+class Answer:
+    """Writes one answer.
+
+    Attributes:
+        started: The head is out.
+        waiting: The head that is out is the one of a stream that still waits for its child.
+        streamed: Bytes of the child's stream are out.
+        sse: It is a stream of events.
+        close: The connection ends with this answer.
+        status: As sent; 0 before.
+    """
+
+    __slots__ = ("_chunked", "_cors", "_head", "_out", "_until_close", "close", "request_id", "sse", "started", "status", "streamed", "waiting")
+
+    def __init__(self, out: Out, head: RequestHead, request_id: str, cors: bytes) -> None:
+        self._out = out
+        self._head = head
+        self._cors = cors
+        self._chunked = False
+        self._until_close = False
+        self.request_id = request_id
+        self.started = False
+        self.waiting = False
+        self.streamed = False
+        self.sse = False
+        self.close = not head.keep_alive
+        self.status = 0
+
+    def head(self, status: int, headers: Iterable[tuple[bytes, bytes]], *, length: int | None, times: tuple[int, int] | None, bodyless: bool = False) -> bytes:
+        """The head's bytes, for the caller to send together with what follows.
+
+        Args:
+            status: HTTP status.
+            headers: Name and value, without those on framing and connection.
+            length: Body bytes; None when not known before the end.
+            times: Queue and load [ms]; None leaves them out.
+            bodyless: There is no body whatever ``length`` says (204, 304, HEAD).
+        """
+        self.started = True
+        self.status = status
+        lines = [_STATUS.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        lines += [b"%b: %b\r\n" % pair for pair in headers]
+        lines.append(b"X-Llmtop-Request-Id: %b\r\n" % self.request_id.encode())
+        if times is not None:
+            lines.append(b"X-Llmtop-Queue-Ms: %d\r\nX-Llmtop-Load-Ms: %d\r\n" % times)
+        if self._cors:
+            lines.append(self._cors)
+        if length is not None:
+            if status != 204:
+                lines.append(b"Content-Length: %d\r\n" % length)
+        elif not bodyless:
+            if self._head.minor:
+                self._chunked = True
+                lines.append(b"Transfer-Encoding: chunked\r\n")
+            else:
+                self._until_close = self.close = True
+        if self.close:
+            lines.append(b"Connection: close\r\n")
+        elif not self._head.minor:
+            lines.append(b"Connection: keep-alive\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def frame(self, data: bytes) -> bytes:
+        """Body bytes as they go on the wire."""
+        if self._chunked and data:
+            return b"%x\r\n%b\r\n" % (len(data), data)
+        return data
+
+    def tail(self) -> bytes:
+        """What ends the body on the wire."""
+        return b"0\r\n\r\n" if self._chunked else b""
+
+    def whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, times: tuple[int, int] | None = None) -> None:
+        """Send an answer of our own."""
+        out = self.head(status, headers, length=len(body), times=times)
+        self._out.send(out if self._head.method == "HEAD" else out + body)
+
+    def refuse(self, refusal: Refusal, *, times: tuple[int, int] | None = None) -> None:
+        """Say why not: as an answer, or as an event where a stream's head is out. The exchange is over after it."""
+        if not self.started:
+            self.whole(refusal.code, _refusal_headers(refusal), msgspec.json.encode(refusal.body()), times=times)
+        else:
+            self.end_with_error(refusal.body())
+
+    def end_with_error(self, error: dict[str, Any]) -> None:
+        """End an answer that has begun. Only a stream of which nothing but comments is out ends cleanly."""
+        event = error_event(error)
+        if self.waiting and not self.streamed:
+            self._out.send(self.frame(event) + self.tail())
+            return
+        self.close = True
+        if self.sse:
+            self._out.send(self.frame(event))
+        self._out.cut(reset=self._until_close)
+
+    def wait(self) -> None:
+        """Tell the client of a stream that its request still waits."""
+        out = b""
+        if not self.started:
+            self.waiting = self.sse = True
+            out = self.head(200, _SSE, length=None, times=None)
+        self._out.send(out + self.frame(b": waiting\n\n"))
+
+
+def _refusal_headers(refusal: Refusal) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", b"application/json")]
+    if refusal.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(refusal.retry_after_s))))
+    if refusal.type == "unauthorized":
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.type == "method_not_allowed":
+        headers.append((b"allow", str(refusal.details.get("allow", "")).encode()))
+    return headers

@@ -1,0 +1,252 @@
+"""Which model a request body names, without reading megabytes twice."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Protocol
+
+import msgspec
+
+from llmtop.errors import Refused
+from llmtop.frontdoor.head import bad
+
+_FIELD_BYTES_MAX = 256 * 1024
+
+
+class Peek(msgspec.Struct):
+    """The two members of a request body that the front door looks at; of a repeated one the last counts, as in the child's parser."""
+
+    model: Any = None
+    stream: Any = None
+
+
+_decoder = msgspec.json.Decoder(Peek)
+
+
+class Scanner(Protocol):
+    """Finds the two members in a body that comes in pieces."""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece."""
+        ...
+
+    def finish(self) -> Peek:
+        """What was found once the body is whole; raises ``Refused`` where it is not what it should be."""
+        ...
+
+
+def scanner(content_type: bytes) -> Scanner:
+    """The scanner for a body too large to be decoded at once."""
+    boundary = _boundary(content_type)
+    return JsonScanner() if boundary is None else MultipartScanner(boundary)
+
+
+def peek(body: bytes, content_type: bytes) -> Peek:
+    """Look into a body that is whole.
+
+    Raises:
+        Refused: It is neither a JSON object nor a form.
+    """
+    boundary = _boundary(content_type)
+    if boundary is not None:
+        form = MultipartScanner(boundary)
+        form.feed(body)
+        return form.finish()
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise bad(f"the body is not a JSON object: {str(error)[:200]}" if body else "the body is empty: want a JSON object") from None
+
+
+def checked_name(found: Any) -> str | None:
+    """A model name as found in a body; None when there is none.
+
+    Raises:
+        Refused: It is not a string, or empty.
+    """
+    if found is None:
+        return None
+    if not isinstance(found, str) or not found:
+        raise bad("model must be a non-empty string")
+    return found
+
+
+def _boundary(content_type: bytes) -> bytes | None:
+    if not content_type[:20].lower().startswith(b"multipart/form-data"):
+        return None
+    match = re.search(rb';\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', content_type, re.IGNORECASE)
+    if not match:
+        raise bad("multipart body without a boundary")
+    return match[1] or match[2]
+
+
+_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_NESTED = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_PLAIN = re.compile(rb'[^"{}\[\],:]*+')
+
+
+class JsonScanner:
+    """Follows the top level of a JSON object; what lies deeper is skipped by regular expressions at memory speed.
+
+    It trusts that the text is JSON: a malformed one is refused by the child, whichever model it is sent to.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self._key: str | None = None
+        self._kept: bytearray | None = bytearray()
+        self._found: dict[str, Any] = {}
+        self._is_object = False
+        self._over = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece."""
+        at, size = 0, len(data)
+        while at < size and not self._over:
+            if self._in_string:
+                at = self._string(data, at)
+            elif self._depth >= 2:
+                at = _NESTED.match(data, at).end()  # type: ignore[union-attr]  # it matches the empty string too
+                if at < size:
+                    self._in_string = data[at] == 0x22
+                    self._depth += {0x7B: 1, 0x5B: 1, 0x7D: -1, 0x5D: -1}.get(data[at], 0)
+                    at += 1
+            else:
+                at = self._top(data, at)
+
+    def finish(self) -> Peek:
+        """What was found."""
+        if not self._is_object or self._depth:
+            raise bad("the body is not a JSON object")
+        return Peek(self._found.get("model"), self._found.get("stream"))
+
+    def _keep(self, piece: bytes) -> None:
+        if self._kept is not None:
+            self._kept += piece
+            if len(self._kept) > _FIELD_BYTES_MAX:
+                if self._key in ("model", "stream"):
+                    raise bad(f"{self._key} is longer than {_FIELD_BYTES_MAX} bytes")
+                self._kept = None  # a key of that length is none of ours
+
+    def _string(self, data: bytes, at: int) -> int:
+        if self._escaped:
+            self._escaped = False
+            if self._depth == 1:
+                self._keep(data[at : at + 1])
+            return at + 1
+        end = _STRING.match(data, at).end()  # type: ignore[union-attr]  # it matches the empty string too
+        stop = end + 1 if end < len(data) else end
+        if end < len(data):
+            self._in_string = data[end] != 0x22
+            self._escaped = self._in_string  # a backslash was the last byte
+        if self._depth == 1:
+            self._keep(data[at:stop])
+        return stop
+
+    def _top(self, data: bytes, at: int) -> int:
+        end = _PLAIN.match(data, at).end()  # type: ignore[union-attr]  # it matches the empty string too
+        if self._depth == 1:
+            self._keep(data[at:end])
+        if end == len(data):
+            return end
+        byte = data[end]
+        if byte in b"{[":
+            if not self._depth:
+                self._is_object = byte == 0x7B
+                self._over = not self._is_object
+                self._kept = bytearray()
+            else:
+                self._keep(b"[]")
+            self._depth += 1
+        elif byte == 0x22:
+            self._in_string = True
+            if self._depth == 1:
+                self._keep(b'"')
+        elif byte == 0x3A and self._depth == 1:
+            key = self._value()
+            self._key = key if isinstance(key, str) else ""
+            self._kept = bytearray() if self._key in ("model", "stream") else None
+        elif self._depth == 1:  # a comma, or the end of the object
+            self._member()
+            if byte != 0x2C:
+                self._depth, self._over = 0, True
+        return end + 1
+
+    def _member(self) -> None:
+        if self._key in ("model", "stream"):
+            self._found[self._key] = self._value()
+        self._key, self._kept = None, bytearray()
+
+    def _value(self) -> Any:
+        """The kept text as a value; where it is no JSON the child will say so."""
+        if self._kept is None:
+            return ""
+        try:
+            return msgspec.json.decode(bytes(self._kept))
+        except (msgspec.DecodeError, UnicodeError):
+            return ""
+
+
+_DISPOSITION = re.compile(rb'^content-disposition:[^\r\n]*;\s*name="?([^";\r\n]*)"?', re.IGNORECASE | re.MULTILINE)
+
+
+class MultipartScanner:
+    """Finds the fields ``model`` and ``stream`` of a form; keeps no more than one field's bytes."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self._mark = b"\r\n--" + boundary
+        self._kept = bytearray(b"\r\n")  # the first boundary has no line before it
+        self._state = "seek"
+        self._field = ""
+        self._found: dict[str, str] = {}
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece."""
+        self._kept += data
+        while self._step():
+            pass
+
+    def finish(self) -> Peek:
+        """What was found."""
+        return Peek(self._found.get("model"), self._found.get("stream") in ("true", "True", "1") or None)
+
+    def _step(self) -> bool:
+        """Go on by one part of a part; False when more bytes are needed."""
+        kept = self._kept
+        if self._state == "head":
+            end = kept.find(b"\r\n\r\n")
+            if end < 0:
+                if len(kept) > 16384:
+                    raise bad("a form field has a head larger than 16384 bytes")
+                return False
+            match = _DISPOSITION.search(bytes(kept[:end]).lstrip())
+            self._field = match[1].decode("utf-8", "replace") if match else ""
+            del kept[: end + 2]  # the empty line's end may begin the next boundary
+            self._state = "value" if self._field in ("model", "stream") else "seek"
+            return True
+        end = kept.find(self._mark)
+        if self._state == "value":
+            if end < 0:
+                if len(kept) > _FIELD_BYTES_MAX:
+                    raise bad(f"the form field {self._field} is longer than {_FIELD_BYTES_MAX} bytes")
+                return False
+            self._note(bytes(kept[2:end]))
+        elif end < 0:
+            del kept[: max(0, len(kept) - len(self._mark))]
+            return False
+        del kept[: end + len(self._mark)]
+        self._state = "head"
+        return True
+
+    def _note(self, value: bytes) -> None:
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            raise bad(f"the form field {self._field} is not UTF-8") from None
+        if self._found.setdefault(self._field, text) != text:
+            raise bad(f"the form has several fields named {self._field}")
+
+
+__all__ = ["JsonScanner", "MultipartScanner", "Peek", "Refused", "Scanner", "checked_name", "peek", "scanner"]

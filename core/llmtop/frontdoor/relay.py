@@ -1,0 +1,507 @@
+"""One request on its way: body in, leave from the gate, child, answer out, and the end, exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from llmtop.config.spec import Settings
+from llmtop.errors import Refusal, Refused
+from llmtop.frontdoor import head as heads
+from llmtop.frontdoor import names
+from llmtop.frontdoor.answer import CHILD_ERROR_BYTES_MAX, Answer, error_of_child
+from llmtop.frontdoor.body import Spool, SpoolSpace
+from llmtop.frontdoor.gate import Gate, Grant, Ticket, Upstream
+from llmtop.frontdoor.last_known import BODY_BYTES_MAX, Known, LastKnown
+from llmtop.frontdoor.upstream import Pool, UpstreamConnection
+
+if TYPE_CHECKING:
+    from llmtop.frontdoor.head import RequestHead
+
+_log = logging.getLogger(__name__)
+_PIECE = 256 * 1024
+_COMPUTE_ERROR = b"Compute error."
+
+
+class Plan(msgspec.Struct):
+    """What is to be done with a request, as its head tells.
+
+    Args:
+        target: Path and query for the child.
+        model: Its id; empty while only the body can tell, and for the control API.
+        upstream: Where to go without asking the gate for leave.
+        by_body: The model's name is in the body (or in the query).
+        early: Ask for leave before the body is whole.
+        query_model: ``?model=``, where the body names none.
+        autoload: ``?autoload=``.
+        body_max: Largest body [bytes].
+        remember: Keep the answer for ``LastKnown``.
+    """
+
+    target: bytes
+    model: str = ""
+    upstream: Upstream | None = None
+    by_body: bool = False
+    early: bool = False
+    query_model: str = ""
+    autoload: bool | None = None
+    body_max: int = 0
+    remember: bool = False
+
+
+class Client(Protocol):
+    """The connection that an exchange answers on."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the client."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """More than enough waits for the client to take it."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Write bytes of the answer."""
+        ...
+
+    def cut(self, *, reset: bool) -> None:
+        """End the connection in a way that no client takes for a clean end."""
+        ...
+
+    def exchange_over(self, exchange: Exchange) -> None:
+        """The answer is written, as far as there is one."""
+        ...
+
+
+class Shared(Protocol):
+    """What all exchanges of a front door have in common."""
+
+    gate: Gate
+    settings: Settings
+    pool: Pool
+    space: SpoolSpace
+    last_known: LastKnown
+    loop: asyncio.AbstractEventLoop
+    exchanges: set[Exchange]
+    retries: int
+    clients_left: int
+    upstream_errors: int
+
+
+class Exchange:
+    """One request and its answer.
+
+    Attributes:
+        answer_out: The answer as the client sees it.
+        body_whole: The client has sent all of its body.
+        over: Nothing more will happen.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_body_sent",
+        "_child_head",
+        "_chunked",
+        "_client",
+        "_collected",
+        "_connecting",
+        "_connection",
+        "_draining",
+        "_dropped",
+        "_error_text",
+        "_head",
+        "_plan",
+        "_received",
+        "_remembered",
+        "_retried",
+        "_scanner",
+        "_shared",
+        "_spool",
+        "_ticket",
+        "_timer",
+        "_times",
+        "_upstream",
+        "answer_out",
+        "body_whole",
+        "over",
+    )
+
+    def __init__(self, shared: Shared, client: Client, head: RequestHead, plan: Plan, answer: Answer) -> None:
+        self._shared = shared
+        self._client = client
+        self._head = head
+        self._plan = plan
+        self.answer_out = answer
+        self.body_whole = False
+        self.over = False
+        self._arrived = shared.loop.time()
+        self._spool = Spool(shared.space)
+        self._scanner: names.Scanner | None = None
+        self._received = 0
+        self._ticket: Ticket | None = None
+        self._times: tuple[int, int] = (0, 0)
+        self._upstream = plan.upstream
+        self._connection: UpstreamConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._chunked = False
+        self._body_sent = False
+        self._dropped = False
+        self._retried = False
+        self._child_head = False
+        self._draining = False
+        self._collected: bytearray | None = None
+        self._remembered: bytearray | None = None
+        self._error_text = b""
+        shared.exchanges.add(self)
+
+    @property
+    def holds_shutdown(self) -> bool:
+        """It is worth waiting for when llmtop ends (a view's event stream is not)."""
+        return bool(self._plan.model or self._plan.by_body)
+
+    # The client's side.
+
+    def begin(self) -> None:
+        """The head is there and was found good."""
+        if self._plan.early and not self._plan.upstream:
+            self._admit(self._plan.model, stream=False)
+
+    def feed(self, data: bytes) -> None:
+        """More of the body."""
+        if self.over:
+            return
+        self._received += len(data)
+        if self._received > self._plan.body_max:
+            return self.refuse(too_large(self._plan.body_max))
+        connection, spool = self._connection, self._spool
+        if connection is not None and not connection.full and spool.sent == spool.size and self._received > heads.HEAD_BYTES_MAX:
+            self._dropped = True
+            connection.transport.write(self._piece(data))
+            return None
+        try:
+            spool.append(data)
+            if self._plan.by_body:
+                self._scan(data)
+        except Refused as refused:
+            return self.refuse(refused.refusal)
+        if connection is not None:
+            self._pump(connection)
+        return None
+
+    def end_of_body(self) -> None:
+        """The body is whole."""
+        if self.over:
+            return
+        self.body_whole = True
+        if self._connection is not None:
+            self._pump(self._connection)
+        elif self._ticket is None and self._connecting is None:
+            try:
+                self._ask()
+            except Refused as refused:
+                self.refuse(refused.refusal)
+
+    def client_gone(self) -> None:
+        """The client has left; the child is told by closing its connection, unless it takes that badly."""
+        if self.over or self._draining:
+            return
+        self._shared.clients_left += 1
+        connection = self._connection
+        if connection is not None and self._body_sent and self._upstream is not None and self._upstream.drain_on_abort:
+            self._draining = True
+            connection.resume()
+            return
+        self._drop_connection()
+        self._end(499)
+
+    def client_paused(self) -> None:
+        """The client does not keep up."""
+        if self._connection is not None and not self._draining:
+            self._connection.pause()
+
+    def client_resumed(self) -> None:
+        """The client takes bytes again."""
+        if self._connection is not None:
+            self._connection.resume()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End it with an error of our own."""
+        if self.over:
+            return
+        self._drop_connection()
+        if not self._draining:
+            if not self.body_whole:
+                self.answer_out.close = True
+            times = None
+            if self._ticket is not None:
+                times = (round((self._shared.loop.time() - self._arrived) * 1000), 0) if self._upstream is None else self._times
+            self.answer_out.refuse(refusal, times=times)
+        self._end(499 if self._draining else refusal.code)
+
+    def _scan(self, data: bytes) -> None:
+        if self._scanner is not None:
+            self._scanner.feed(data)
+        elif self._spool.in_file:
+            self._scanner = names.scanner(self._head.one.get(b"content-type", b""))
+            self._scanner.feed(self._spool.whole())
+            self._scanner.feed(data)
+
+    # The gate.
+
+    def _ask(self) -> None:
+        """All is known: go to the child, or ask for leave to."""
+        plan = self._plan
+        if plan.upstream is not None:
+            return self._connect()
+        content_type = self._head.one.get(b"content-type", b"")
+        try:
+            found = self._scanner.finish() if self._scanner else names.peek(self._spool.whole(), content_type)
+        except Refused:
+            if plan.by_body and not plan.query_model:
+                raise
+            found = names.Peek()
+        if not plan.by_body:
+            return self._admit(plan.model, stream=found.stream is True)
+        name = names.checked_name(found.model) or plan.query_model
+        if not name:
+            raise heads.bad('the request names no model: want "model" in its JSON body, a form field, or ?model=')
+        model = self._shared.gate.resolve(name)
+        if model is None:
+            shown = name if len(name) <= 100 else name[:100] + "…"
+            raise Refused(Refusal("model_not_found", f"no model is named {shown!r}; see /v1/models"))
+        return self._admit(model, stream=found.stream is True)
+
+    def _admit(self, model: str, *, stream: bool) -> None:
+        self._plan.model = model
+        path = self._head.path.decode("ascii", "replace")
+        ticket = self._shared.gate.admit(model, path=path, client=self._client.peer, stream=stream, autoload=self._plan.autoload)
+        self._ticket = ticket
+        self.answer_out.request_id = ticket.id
+        if ticket.granted.done():
+            self._granted(ticket.granted)
+            return
+        ticket.granted.add_done_callback(self._granted)
+        pause = self._shared.settings.heartbeat_s
+        if stream and pause > 0:
+            self._timer = self._shared.loop.call_later(pause, self._heartbeat, pause)
+
+    def _heartbeat(self, pause: float) -> None:
+        """The client of a stream has waited: let it know that somebody is there."""
+        if self.answer_out.started or self._upstream is None:
+            self.answer_out.wait()
+            self._timer = self._shared.loop.call_later(pause, self._heartbeat, pause)
+
+    def _granted(self, granted: asyncio.Future[Grant]) -> None:
+        error = None if granted.cancelled() else granted.exception()
+        if self.over:
+            return
+        if granted.cancelled():
+            self.refuse(Refusal("request_cancelled", "the request was cancelled"))
+        elif isinstance(error, Refused):
+            self.refuse(error.refusal)
+        elif error is not None:
+            _log.error("a request was neither granted nor refused", exc_info=error)
+            self.refuse(Refusal("internal_error", "llmtop failed to schedule this request; its log says more"))
+        else:
+            grant = granted.result()
+            self._upstream = grant.upstream
+            self._times = grant.queue_ms, grant.load_ms
+            assert self._ticket is not None
+            self._ticket.cut.add_done_callback(self._cut)
+            self._connect()
+
+    def _cut(self, cut: asyncio.Future[str]) -> None:
+        if not self.over and not cut.cancelled():
+            self._child_failed(f"the request was ended: {cut.result()}")
+
+    # The child's side.
+
+    def _connect(self, *, fresh: bool = False) -> None:
+        assert self._upstream is not None
+        connection = None if fresh else self._shared.pool.idle(self._upstream)
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._connecting = self._shared.loop.create_task(self._connect_fresh(self._upstream))
+
+    async def _connect_fresh(self, upstream: Upstream) -> None:
+        try:
+            connection = await self._shared.pool.connect(upstream)
+        except OSError:
+            self._connecting = None
+            if not self.over:
+                self._child_failed("the model server cannot be reached" if self._plan.model else "the control API cannot be reached")
+            return
+        self._connecting = None
+        if self.over:
+            connection.close()
+        elif not connection.usable:
+            self.broken(connection, "closed the connection at once")
+        else:
+            self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        assert self._upstream is not None
+        self._connection = connection
+        connection.begin(self, bodyless=self._head.method == "HEAD")
+        if self._client.paused:
+            connection.pause()
+        self._spool.rewind()
+        length = self._spool.size if self.body_whole else self._head.length
+        self._chunked = length is None
+        out = heads.for_child(self._head, self._plan.target, self._upstream, length)
+        if self.body_whole and self._spool.size <= _PIECE:
+            connection.transport.write(out + self._spool.take(_PIECE))
+            self._body_sent = True
+        else:
+            connection.transport.write(out)
+            self._pump(connection)
+
+    def _piece(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+    def _pump(self, connection: UpstreamConnection) -> None:
+        while not connection.full and not self._body_sent:
+            try:
+                data = self._spool.take(_PIECE)
+            except OSError:
+                return self._child_failed("the held request body could not be read back")
+            if data:
+                connection.transport.write(self._piece(data))
+            elif self.body_whole:
+                self._body_sent = True
+                if self._chunked:
+                    connection.transport.write(b"0\r\n\r\n")
+            else:
+                break
+        return None
+
+    def writable(self) -> None:
+        """The child takes more of the body."""
+        if self._connection is not None:
+            self._pump(self._connection)
+
+    def answer(self, connection: UpstreamConnection) -> None:
+        """The child has sent something."""
+        parts = connection.parts
+        body = b"" if not parts else parts[0] if len(parts) == 1 else b"".join(parts)
+        if parts:
+            connection.parts = []
+        if self._draining:
+            if connection.done:
+                self._finish_child(connection, b"")
+            return
+        out = b"" if self._child_head else self._answer_head(connection)
+        if body:
+            if self._collected is not None:
+                self._collected += body[: CHILD_ERROR_BYTES_MAX - len(self._collected)]
+            else:
+                out += self.answer_out.frame(body)
+                self.answer_out.streamed = True
+            if connection.status == 500 and len(self._error_text) < 4096:
+                self._error_text += body[:4096]
+            if self._remembered is not None and len(self._remembered) <= BODY_BYTES_MAX:
+                self._remembered += body
+        if connection.done:
+            self._finish_child(connection, out)
+        elif out:
+            self._client.send(out)
+
+    def _answer_head(self, connection: UpstreamConnection) -> bytes:
+        self._child_head = True
+        self._stop_timer()
+        answer = self.answer_out
+        stream = connection.content_type.startswith(b"text/event-stream")
+        if self._plan.remember and connection.status == 200:
+            self._remembered = bytearray()
+        if answer.waiting:
+            if not stream or connection.status != 200:
+                self._collected = bytearray()
+            return b""
+        answer.sse = stream
+        if not self.body_whole:
+            answer.close = True
+        bodyless = self._head.method == "HEAD" or connection.status in (204, 304)
+        return answer.head(connection.status, connection.headers, length=connection.length, times=self._times, bodyless=bodyless)
+
+    def _finish_child(self, connection: UpstreamConnection, out: bytes) -> None:
+        """The child's answer is whole."""
+        self._connection = None
+        status = connection.status
+        if self._draining:
+            status = 499
+        elif self._collected is None:
+            self._client.send(out + self.answer_out.tail())
+        elif status == 200:
+            self._client.send(self.answer_out.frame(b"data: " + b"\ndata: ".join(bytes(self._collected).splitlines()) + b"\n\n") + self.answer_out.tail())
+        else:
+            self.answer_out.end_with_error(error_of_child(status, bytes(self._collected)))
+        self._remember(connection)
+        connection.release(reusable=self._body_sent)
+        self._end(status, compute_error=_COMPUTE_ERROR in self._error_text)
+
+    def _remember(self, connection: UpstreamConnection) -> None:
+        if self._remembered is not None and self._head.method == "GET" and self._upstream is not None:
+            known = Known(self._upstream.key, self._shared.loop.time(), connection.content_type, bytes(self._remembered))
+            self._shared.last_known.put(self._plan.model, self._plan.target, known)
+
+    def broken(self, connection: UpstreamConnection, reason: str) -> None:
+        """The child's connection is gone before its answer was whole."""
+        self._connection = None
+        if connection.reused and not connection.heard and not self._dropped and not self._retried and not self._draining:
+            self._retried = True
+            self._body_sent = False
+            self._shared.retries += 1
+            self._connect(fresh=True)
+        else:
+            self._child_failed(f"the model server {reason}" if self._plan.model else f"the control API {reason}")
+
+    def _child_failed(self, reason: str) -> None:
+        self._shared.upstream_errors += 1
+        self.refuse(Refusal("upstream_error", reason))
+
+    # The end.
+
+    def _drop_connection(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self, status: int, *, compute_error: bool = False) -> None:
+        self.over = True
+        self._stop_timer()
+        self._spool.close()
+        shared, ticket = self._shared, self._ticket
+        shared.exchanges.discard(self)
+        if ticket is not None:
+            ticket.cut.remove_done_callback(self._cut)
+            ticket.close(status, compute_error=compute_error)
+            shared.gate.finished(
+                request=ticket.id,
+                model=self._plan.model,
+                path=self._head.path.decode("ascii", "replace"),
+                status=status,
+                queue_ms=self._times[0],
+                load_ms=self._times[1],
+                total_ms=(shared.loop.time() - self._arrived) * 1000,
+            )
+        self._client.exchange_over(self)
+
+
+def too_large(limit: int) -> Refusal:
+    """The refusal of a body beyond its limit."""
+    return Refusal("payload_too_large", f"the body is larger than {limit} bytes (--max-body)")

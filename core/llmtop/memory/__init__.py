@@ -1,0 +1,1 @@
+"""How much memory there is, who holds it, how much a model will take, and whether it came back."""

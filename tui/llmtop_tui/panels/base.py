@@ -1,0 +1,74 @@
+"""A widget that draws lines of spans and sends to the terminal only the cells that changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from llmtop_tui.ink import changed_cells
+from llmtop_tui.view import View
+from llmtop_tui.widgets.line import Line
+
+if TYPE_CHECKING:
+    from llmtop_tui.app import LlmtopApp
+
+
+class LineView(Widget):
+    """Base of all panels.
+
+    ``show`` takes the view's state; ``lines`` makes the rows from it. Rows are compared with those on the screen, so a
+    tick that changes nothing writes nothing.
+    """
+
+    ALLOW_SELECT = False
+    auto_links = False
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self.view: View | None = None
+        self._drawn: list[Line] = []
+
+    @property
+    def host(self) -> LlmtopApp:
+        """The app, by its own type."""
+        return cast("LlmtopApp", self.app)
+
+    def lines(self, view: View, width: int, height: int) -> list[Line]:
+        """The rows to draw."""
+        raise NotImplementedError
+
+    def show(self, view: View) -> None:
+        """Take new state and repaint what differs."""
+        self.view = view
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Compare with what is on the screen, repaint the difference."""
+        width, height = self.content_size
+        if self.view is None or not width or not height:
+            return
+        old, new = self._drawn, self.lines(self.view, width, height)[:height]
+        self._drawn = new
+        dirty: list[Region] = []
+        for y in range(max(len(old), len(new))):
+            span = changed_cells(old[y] if y < len(old) else (), new[y] if y < len(new) else ())
+            if span is not None:
+                left = min(span[0], width - 1)
+                dirty.append(Region(left, y, max(1, min(span[1], width - left)), 1))
+        if dirty:
+            self.refresh(*dirty)
+
+    def on_resize(self) -> None:
+        self._drawn = []
+        self.redraw()
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        line = self._drawn[y] if y < len(self._drawn) else ()
+        return self.host.ink.strip(line, self.content_size.width)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return 1

@@ -1,0 +1,78 @@
+"""The one dialog: what would happen, what it costs, and a default that changes nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+from llmtop_tui.format import clean
+from llmtop_tui.questions import Question
+
+Answer = Literal["yes", "keep", "no"]
+GUARD_S = 0.25
+"""No key says yes so soon after the question came up: it was meant for something else [s]."""
+
+
+class ConfirmScreen(ModalScreen[Answer]):
+    """Asks a question. ``y`` does it, ``n``, esc and the focused default do not.
+
+    A held key never answers: the key that opened the dialog counts for nothing in it, nor does any key in the first
+    quarter of a second.
+    """
+
+    AUTO_FOCUS = "#no"
+
+    def __init__(self, question: Question, opened_by: str = "") -> None:
+        super().__init__()
+        self._question = question
+        self._opened_by = opened_by
+        self._since = time.monotonic()
+
+    def compose(self) -> ComposeResult:
+        question = self._question
+        with Vertical(id="dialog"):
+            yield Static(Content(clean(question.title)), id="ask", markup=False)
+            for line in question.lines:
+                yield Static(Content(clean(line)), classes="fact", markup=False)
+            with Horizontal(id="answers"):
+                yield Button(Content(f"n {question.stay}"), id="no", compact=True)
+                if question.keep:
+                    yield Button(Content(f"k {question.keep}"), id="keep", compact=True)
+                yield Button(Content(f"y {question.yes}"), id="yes", compact=True)
+
+    def on_mount(self) -> None:
+        self._since = time.monotonic()
+
+    def on_key(self, event: events.Key) -> None:
+        """Answer by key; keys that do nothing here stop here."""
+        key = event.key
+        if key in ("tab", "shift+tab", "left", "right"):
+            if key in ("left", "right"):
+                event.stop()
+                (self.focus_next if key == "right" else self.focus_previous)()
+            return
+        event.stop()
+        event.prevent_default()
+        if key == self._opened_by or time.monotonic() - self._since < GUARD_S:
+            return
+        answer: dict[str, Answer] = {"y": "yes", "k": "keep", "n": "no", "escape": "no", "q": "no", "ctrl+c": "no"}
+        if key == "enter" and isinstance(self.focused, Button):
+            self._answer(self.focused.id)
+        elif key in answer:
+            self._answer(answer[key])
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self._answer(event.button.id)
+
+    def _answer(self, answer: str | None) -> None:
+        if answer == "keep" and not self._question.keep:
+            return
+        self.dismiss("yes" if answer == "yes" else "keep" if answer == "keep" else "no")

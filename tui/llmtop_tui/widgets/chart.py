@@ -1,0 +1,57 @@
+"""The memory history as a chart of eighth blocks, 0 to the limit: never scaled to its own minimum and maximum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmtop_tui.format import GIB
+from llmtop_tui.glyphs import Glyphs
+from llmtop_tui.view import Sample
+from llmtop_tui.widgets.line import Line
+
+AXIS = 5
+"""Cells of the scale on the left."""
+
+
+def columns(samples: Sequence[Sample], now: float, step_s: float, width: int) -> list[int | None]:
+    """The largest reading of each time step, oldest first, None where nothing was read [bytes].
+
+    Steps are cut at multiples of ``step_s`` since the epoch, so the picture moves once a step and not with each sample.
+    """
+    out: list[int | None] = [None] * width
+    last = int(now // step_s)
+    for sample in samples:
+        index = width - 1 - (last - int(sample.at // step_s))
+        if 0 <= index < width:
+            out[index] = max(out[index] or 0, sample.used)
+    return out
+
+
+def render(samples: Sequence[Sample], now: float, step_s: float, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """``height`` rows; the top one is the limit's."""
+    plot = width - AXIS
+    if plot < 4 or height < 1:
+        return [()] * max(0, height)
+    limit = max((sample.limit for sample in samples[-1:]), default=0)
+    if not limit:
+        return [(("  no reading yet", "muted"),)] + [()] * (height - 1)
+    values = columns(samples, now, step_s, plot)
+    eighths = [None if value is None else round(min(1.0, value / limit) * height * 8) for value in values]
+    rows: list[Line] = []
+    for row in range(height):
+        base = (height - 1 - row) * 8
+        top = row == 0
+        mark = f"{limit * (height - row) / height / GIB:4.0f} " if row % 2 == 0 else " " * AXIS
+        cells: list[tuple[str, str]] = [(mark, "muted")]
+        run, style = "", ""
+        for value in eighths:
+            filled = 0 if value is None else max(0, min(8, value - base))
+            sign = glyphs.blocks[filled] if filled else (glyphs.dashes if top else " ")
+            kind = "primary" if filled else "rule"
+            if kind != style and run:
+                cells.append((run, style))
+                run = ""
+            run, style = run + sign, kind
+        cells.append((run, style))
+        rows.append(tuple(cells))
+    return rows

@@ -1,0 +1,129 @@
+"""The memory gauge: one run of cells a child, keyed by its letter, against the limit."""
+
+from __future__ import annotations
+
+from llmtop.snapshot import Memory, Model
+from llmtop_tui.format import GIB, clean, cut_middle, gib, known
+from llmtop_tui.ink import BANDS
+from llmtop_tui.view import View, holds_memory, level_of, limit_of, size_of
+from llmtop_tui.widgets.line import Line, clip, join, spread
+
+ALARM_STYLES = {"OK": "good", "WARN": "warn bold", "CRIT": "bad bold reverse"}
+
+
+def scale_of(memory: Memory) -> int:
+    """Bytes that the whole bar stands for: the machine where the limit is a part of it, else the limit."""
+    limit = limit_of(memory) or 0
+    return limit if memory.label == "VRAM" else max(memory.total or 0, limit)
+
+
+def _cells(view: View, width: int) -> list[tuple[str, str]]:
+    """The bar's cells in order, before the limit's mark."""
+    snapshot, glyphs = view.snapshot, view.glyphs
+    scale = scale_of(snapshot.memory)
+    out: list[tuple[str, str]] = []
+    bytes_drawn = 0
+
+    def run(size: float, first: str, rest: str, style: str) -> None:
+        nonlocal bytes_drawn
+        # Ends are rounded, not lengths: rounding errors do not add up along the bar.
+        end = min(width, round((bytes_drawn + size) / scale * width))
+        bytes_drawn += int(size)
+        for _ in range(end - len(out)):
+            out.append((first, style))
+            first = rest
+
+    children = sorted((m for m in snapshot.models if holds_memory(m)), key=lambda m: view.letters.band(m.id))
+    for model in children:
+        letter, band = view.letters[model.id] or "+", view.letters.band(model.id) % BANDS
+        size = known(size_of(model)) or 0
+        run(size, letter, letter if view.mono or glyphs.ascii else " ", f"band{band} bold")
+    used = known(snapshot.memory.used)
+    if used is not None:
+        run(max(0, used - bytes_drawn), "-", "-", "muted")
+    for model in children:
+        if model.state == "loading" and model.footprint_bytes is not None:
+            growth = max(0, model.reserved_bytes - model.footprint_bytes)
+            band = view.letters.band(model.id) % BANDS
+            mark = view.letters[model.id].lower() if view.mono or glyphs.ascii else glyphs.growing
+            run(growth, mark, mark, f"grow{band}")
+    return out + [(glyphs.free, "free")] * (width - len(out))
+
+
+def bar(view: View, width: int) -> Line:
+    """The bar alone, exactly ``width`` cells."""
+    memory = view.snapshot.memory
+    scale, limit = scale_of(memory), limit_of(memory)
+    if width <= 0:
+        return ()
+    if not scale:
+        return ((view.glyphs.free * width, "free"),)
+    cells = _cells(view, width)
+    if limit and limit < scale:
+        cells[min(width - 1, round(limit / scale * width))] = (view.glyphs.bar, "bad bold")
+    out: list[tuple[str, str]] = []
+    for text, style in cells:
+        if out and out[-1][1] == style:
+            out[-1] = (out[-1][0] + text, style)
+        else:
+            out.append((text, style))
+    return tuple(out)
+
+
+def render(view: View, width: int) -> Line:
+    """Label, bar, figures and the word."""
+    memory = view.snapshot.memory
+    limit, share = limit_of(memory), view.share
+    figures: list[tuple[str, str]] = []
+    if known(memory.used) is None:
+        figures.append((" n/a", "warn"))
+    else:
+        used = gib(memory.used)
+        figures += [(f" {used:>4}", "text bold"), ("/", "muted"), (f"{gib(limit)} GiB", "text")]
+    if share is not None:
+        figures.append((f" {share * 100:3.0f}%", "text"))
+        figures.append((f" {view.alarms.word:<4}", ALARM_STYLES[view.alarms.word]))
+    label = f" {clean(memory.label)[:6]} "
+    tail: Line = (("]", "muted"), *figures, (" ", ""))
+    taken = len(label) + 1 + sum(len(text) for text, _ in tail)
+    if width - taken < 4:
+        return clip(((label, "title"), *figures[:3]), width)
+    return ((label, "title"), ("[", "muted"), *bar(view, width - taken), *tail)
+
+
+def _key(view: View, model: Model, name_width: int) -> Line:
+    size = gib(model.footprint_bytes)
+    if model.footprint_bytes is None:
+        size = gib(model.reserved_bytes, "~")
+    elif model.state == "loading" and model.reserved_bytes > model.footprint_bytes:
+        size = f"{size}>{gib(model.reserved_bytes)}"
+    band = view.letters.band(model.id) % BANDS
+    name = cut_middle(model.id, name_width, view.glyphs.ellipsis)
+    return ((view.letters[model.id] or "+", f"key{band}"), (f" {name} ", "muted"), (size, "text"))
+
+
+def legend(view: View, width: int) -> Line:
+    """Who has how much, what else is in use, and where the limit comes from."""
+    memory = view.snapshot.memory
+    children = sorted((m for m in view.snapshot.models if holds_memory(m)), key=lambda m: view.letters.band(m.id))
+    parts = [_key(view, model, 24 if level_of(width) == "wide" else 14) for model in children]
+    used = known(memory.used)
+    if used is None:
+        why = memory.sources.get("used") or memory.sources.get(memory.label.lower()) or "not measured here"
+        parts.append((("n/a: ", "warn"), (clean(why)[:60], "muted")))
+    else:
+        other = max(0, used - sum(size_of(model) for model in children))
+        if other >= GIB / 20:
+            parts.append((("-", "muted"), (" other ", "muted"), (gib(other), "text")))
+    right: list[tuple[str, str]] = []
+    if memory.stranded:
+        right += [("stranded ", "muted"), (gib(memory.stranded), "warn"), ("  ", "")]
+    if memory.budget is not None:
+        right += [("reserved ", "muted"), (gib(memory.reserved), "text"), (" of ", "muted"), (gib(memory.budget), "text")]
+    if memory.limit:
+        source = clean(memory.sources.get("limit", ""))[:28]
+        right += [("  limit ", "muted"), (gib(memory.limit), "text"), (f" {source}" if source else "", "muted")]
+    pad = " " * (len(memory.label[:6]) + 3)
+    tail = (*right, (" ", ""))
+    left = join(parts, "  ", width - len(pad) - sum(len(text) for text, _ in tail) - 2)
+    return spread(((pad, ""), *left), tail, width)

@@ -1,0 +1,148 @@
+"""Rows of the queue, the requests in flight, the events and the log."""
+
+from __future__ import annotations
+
+from llmtop.snapshot import EventLine, LogLine, QueueEntry, Request, Swap
+from llmtop_tui.format import DASH, age, clean, clock, cut_end, cut_middle, fit, gib, known, seconds
+from llmtop_tui.view import View
+from llmtop_tui.widgets.line import Line, clip
+
+QUEUE_MODEL = {"slim": 14, "narrow": 22, "normal": 30, "wide": 34}
+PHASES = (("queued_s", "q", "muted"), ("drain_s", "d", "warn"), ("stop_s", "s", "bad"), ("settle_s", "m", "secondary"), ("spawn_s", "p", "accent"), ("load_s", "l", "primary"))  # fmt: skip
+"""Field of ``Phases``, its letter in the bar, its style."""
+
+EVENT_STYLES = {
+    "load": "primary", "ready": "good", "evict": "warn", "stop": "warn", "exit": "muted", "fail": "bad", "oom": "bad bold",
+    "sick": "bad", "pin": "accent", "unpin": "accent", "hold": "warn", "drain": "warn", "swap": "title",
+}  # fmt: skip
+_ALARMING = ("error", "failed", "insufficient memory", "out of memory")
+
+
+def queue_head(width: int, level: str) -> Line:
+    """Names of the queue's columns."""
+    name = QUEUE_MODEL[level]
+    tail = "" if level == "slim" else f"{'WAITERS':>7}  {'WAITED':>6}  {'ETA':>5}  BLOCKED BY"
+    return clip(((f"  #  {fit('MODEL', name, ellipsis='')} {tail}", "muted"),), width)
+
+
+def queue_row(entry: QueueEntry, view: View, width: int, level: str) -> Line:
+    """One entry: how many wait for the model, how long, for what, and for how long yet."""
+    name = QUEUE_MODEL[level]
+    ellipsis = view.glyphs.ellipsis
+    spans = [(f" {entry.position:>2}  ", "muted"), (fit(cut_middle(entry.model, name, ellipsis), name, ellipsis=ellipsis) + " ", "text")]
+    if level == "slim":
+        return clip((*spans, (cut_end(entry.reason, max(0, width - name - 6), ellipsis), "muted")), width)
+    waiters = "operator" if entry.operator and not entry.waiters else str(entry.waiters)
+    eta = f"~{age(entry.eta_s)}" if known(entry.eta_s) is not None else DASH
+    spans += [
+        (f"{waiters[:7]:>7}  ", "text"),
+        (f"{age(entry.waited_s):>6}  ", "warn" if entry.position == 1 else "text"),
+        (f"{eta:>5}  ", "muted"),
+        (cut_end(entry.reason, max(0, width - name - 30), ellipsis), "text" if entry.position == 1 else "muted"),
+    ]
+    return clip(spans, width)
+
+
+def request_head(width: int) -> Line:
+    """Names of the columns of requests in flight."""
+    return clip(((f" {'MODEL':<24} {'PHASE':<8} {'AGE':>5}  {'CLIENT':<16} PATH", "muted"),), width)
+
+
+def request_row(request: Request, view: View, width: int) -> Line:
+    """One request that is not over."""
+    ellipsis = view.glyphs.ellipsis
+    style = {"queued": "warn", "loading": "primary", "running": "good"}[request.phase]
+    path = request.path + ("  stream" if request.stream else "")
+    return clip(
+        (
+            (f" {fit(cut_middle(request.model, 24, ellipsis), 24)} ", "text"),
+            (f"{request.phase:<8} ", style),
+            (f"{age(request.age_s):>5}  ", "text"),
+            (fit(request.client, 16, ellipsis=ellipsis) + " ", "muted"),
+            (cut_end(path, max(0, width - 59), ellipsis), "muted"),
+        ),
+        width,
+    )
+
+
+def phase_bar(swap: Swap, cells: int) -> Line:
+    """Where a swap's time went: a run of letters a phase, in proportion; each phase that occurred has one cell at least."""
+    parts = [(known(getattr(swap.phases, name)) or 0.0, letter, style) for name, letter, style in PHASES]
+    parts = [part for part in parts if part[0] > 0]
+    total = sum(part[0] for part in parts)
+    if not total or cells < len(parts):
+        return ((" " * cells, ""),)
+    spare = cells - len(parts)
+    out: list[tuple[str, str]] = []
+    drawn, passed = 0, 0.0
+    for value, letter, style in parts:
+        passed += value
+        end = round(passed / total * spare)
+        out.append((letter * (1 + end - drawn), style))
+        drawn = end
+    return tuple(out)
+
+
+def phases_text(swap: Swap) -> str:
+    """The phases in words: ``queued 0.4s, drain 1.0s, load 3.1s``."""
+    told = [(name.removesuffix("_s"), known(getattr(swap.phases, name))) for name, _, _ in PHASES]
+    return ", ".join(f"{name} {seconds(value)}" for name, value in told if value is not None and value >= 0.05)
+
+
+def swap_total(swap: Swap) -> float:
+    """Seconds from the start of the wait to ready."""
+    return sum(known(getattr(swap.phases, name)) or 0.0 for name, _, _ in PHASES)
+
+
+def swap_row(swap: Swap, view: View, width: int) -> Line:
+    """One swap of the timeline."""
+    returned = sum(known(stop.returned_bytes) or 0 for stop in swap.stops)
+    freed = f", {gib(returned)} GiB back" if returned else ""
+    evicted = f", evicted {', '.join(swap.evicted)}" if swap.evicted else ""
+    result = {"ok": "good", "": "primary"}.get(swap.result, "bad")
+    return clip(
+        (
+            (f"{clock(swap.at)} ", "muted"),
+            ("swap   ", EVENT_STYLES["swap"]),
+            *phase_bar(swap, 12),
+            (f" {swap.result or 'under way'} ", result),
+            (f"{seconds(swap_total(swap))} ", "text bold"),
+            (cut_end(f"{swap.model}{evicted}{freed}; {phases_text(swap)}", max(0, width - 36), view.glyphs.ellipsis), "muted"),
+        ),
+        width,
+    )
+
+
+def event_row(event: EventLine, view: View, width: int) -> Line:
+    """One thing that happened."""
+    about = f"{event.model} " if event.model and event.model not in event.text else ""
+    return clip(
+        (
+            (f"{clock(event.at)} ", "muted"),
+            (fit(event.kind, 6, ellipsis="") + " ", EVENT_STYLES.get(event.kind, "text")),
+            (cut_end(about + event.text, max(0, width - 16), view.glyphs.ellipsis), "text"),
+        ),
+        width,
+    )
+
+
+def log_style(text: str) -> str:
+    """Lines that speak of trouble stand out."""
+    lowered = text[:400].lower()
+    return "bad" if any(word in lowered for word in _ALARMING) else "text"
+
+
+def log_rows(line: LogLine, view: View, width: int, *, wrap: bool) -> list[Line]:
+    """One line of a child; with ``wrap`` as many rows as it takes, at most 20."""
+    lead: Line = (
+        (f"{clock(line.at)} ", "muted"),
+        (fit(cut_middle(line.model, 12, view.glyphs.ellipsis), 12) + " ", "secondary"),
+    )
+    room = max(1, width - 22)
+    style = log_style(line.text)
+    if not wrap:
+        return [clip((*lead, (cut_end(line.text, room, view.glyphs.ellipsis), style)), width)]
+    text = clean(line.text[: 20 * room])
+    pieces = [text[start : start + room] for start in range(0, len(text), room)] or [""]
+    rows: list[Line] = [clip((*lead, (pieces[0], style)), width)]
+    return rows + [clip(((" " * 22, ""), (piece, style)), width) for piece in pieces[1:]]

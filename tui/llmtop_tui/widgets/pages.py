@@ -1,0 +1,112 @@
+"""Pages of text: the help, and the details of a row."""
+
+from __future__ import annotations
+
+import shlex
+
+from llmtop.snapshot import EventLine, LogLine, Model, QueueEntry, Request, Swap
+from llmtop_tui.actions import Item, key_name, shown
+from llmtop_tui.format import age, clean, clock, gib, seconds
+from llmtop_tui.glyphs import STATE_STYLES, state_word
+from llmtop_tui.view import View
+from llmtop_tui.widgets.lists import PHASES, phase_bar, phases_text, swap_total
+from llmtop_tui.widgets.models_table import note
+from llmtop_tui.widgets.line import Line
+
+HEAD, PLAIN = "title", "text"
+
+
+def _fact(label: str, value: str, style: str = PLAIN) -> Line:
+    return ((f"{label:<11}", "muted"), (clean(value), style))
+
+
+def help_page(*, readonly: bool, ascii: bool) -> list[Line]:
+    """All keys, by what they are for, and what the signs mean."""
+    out: list[Line] = []
+    actions = shown(readonly=readonly)
+    for group in dict.fromkeys(action.group for action in actions):
+        out += [((group, HEAD),)]
+        for action in actions:
+            if action.group == group:
+                keys = " ".join(key_name(key, ascii=ascii) for key in action.keys)
+                out.append(((f"  {keys:<12}", "accent"), (f"{action.label:<15}", PLAIN), (action.help, "muted")))
+        out.append(())
+    legend = "Gauge: a run of cells a child, keyed by its letter; - other use, | the limit; WARN from 80 %, CRIT from 95 %."
+    phases = ", ".join(f"{letter} {name.removesuffix('_s')}" for name, letter, _ in PHASES)
+    return [
+        *out,
+        (("Signs", HEAD),),
+        (("  " + legend, "muted"),),
+        (("  Sizes: 3.1>5.1 grows to, ~4.0 estimated. EST is what the scheduler plans with.", "muted"),),
+        ((f"  Swap bars: {phases} (m: waiting until the memory is back).", "muted"),),
+    ]
+
+
+def _swap_lines(swap: Swap) -> list[Line]:
+    head: list[tuple[str, str]] = [(f"{clock(swap.at)} ", "muted"), *phase_bar(swap, 24), (f" {seconds(swap_total(swap))} ", "text bold")]
+    head.append((clean(f"{swap.result or 'under way'}, {swap.reason}"), PLAIN))
+    out: list[Line] = [tuple(head), ((f"  {phases_text(swap)}", "muted"),)]
+    for stop in swap.stops:
+        back = f"{gib(stop.returned_bytes)} of {gib(stop.footprint_bytes)} GiB back, settled in {seconds(stop.settle_s)}"
+        out.append(((clean(f"  stopped {stop.model} by {stop.signal}: {back}"), "muted"),))
+    return out
+
+
+def model_page(model: Model, view: View) -> list[Line]:
+    """All that is known of a model and its child."""
+    word = state_word(model)
+    marks = [m for m in ("pinned", "draining", "sick", "settling", "stuck") if getattr(model, m)]
+    out = [
+        _fact("state", " ".join([word, *marks]), STATE_STYLES[word].replace(" reverse", " bold")),
+        _fact("note", note(model) or "-"),
+        _fact("process", f"pid {model.pid or '-'}, port {model.port or '-'}, instance {model.instance or '-'}, {model.loads} loads so far"),
+        _fact("memory", f"{gib(model.footprint_bytes)} GiB measured, {gib(model.reserved_bytes)} reserved, {gib(model.estimate_bytes, '~')} estimated"),
+        _fact("requests", f"{model.in_flight} in flight of {model.slots or '-'} slots, {model.waiting} waiting, idle {age(model.idle_s)}"),
+    ]
+    if model.aliases:
+        out.append(_fact("aliases", ", ".join(model.aliases)))
+    if model.args:
+        out.append(_fact("argv", shlex.join(model.args)))
+    if model.problem:
+        out.append(_fact("problem", model.problem, "bad"))
+    if model.failure is not None:
+        out += [(), (("Failure", HEAD),), *_failure(model)]
+    requests = [r for r in view.snapshot.requests if r.model == model.id]
+    if requests:
+        out += [(), (("Requests", HEAD),)]
+        out += [((clean(f"{r.phase:<8} {age(r.age_s):>5}  {r.client}  {r.path}  {r.id}"), PLAIN),) for r in requests[:40]]
+    swaps = [s for s in view.snapshot.swaps.recent if s.model == model.id or model.id in s.evicted]
+    if swaps:
+        out += [(), (("Swaps", HEAD),)]
+        for swap in reversed(swaps):
+            out += _swap_lines(swap)
+    return out
+
+
+def _failure(model: Model) -> list[Line]:
+    failure = model.failure
+    if failure is None:
+        return []
+    end = f"exit code {failure.exit_code}" if failure.exit_code is not None else f"signal {failure.signal}" if failure.signal else "alive"
+    out = [_fact("what", f"{failure.kind} at {clock(failure.at)}, {end}", "bad"), _fact("message", failure.message)]
+    if failure.hint:
+        out.append(_fact("do", failure.hint))
+    return [*out, *(((f"  {clean(line)}", "muted"),) for line in failure.lines)]
+
+
+def item_page(item: Item, view: View) -> tuple[str, list[Line]]:
+    """Title and text of a row's page."""
+    match item:
+        case Model():
+            return clean(item.id), model_page(item, view)
+        case QueueEntry() | Request():
+            model = view.model(item.model)
+            return clean(item.model), model_page(model, view) if model else [((clean(item.model), PLAIN),)]
+        case Swap():
+            return clean(f"swap to {item.model}"), _swap_lines(item)
+        case EventLine():
+            return clean(f"{item.kind} {item.model}"), [_fact("at", clock(item.at)), _fact("what", item.text)]
+        case LogLine():
+            return clean(f"log of {item.model}"), [_fact("at", clock(item.at)), _fact("line", item.text)]
+        case None:
+            return "", []
