@@ -224,7 +224,7 @@ def test_fall_below_what_is_stranded_is_taken_back_when_the_count_rises() -> Non
     for level in (44, 40, 40, 44, 44):
         keeper.observe(level * GIB, children, quiet=True, floor=None)
         got.append(keeper.bytes // GIB)
-    assert got == [8, 8, 4, 4, 8]
+    assert got == [8, 8, 4, 8, 8]
 
 
 def test_exit_that_the_books_have_not_heard_of_yet_frees_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The one list of what a key does: bindings, footer, help, palette and the key table of the documentation come from here.
+"""The one list of what a key does: bindings, footer, help, palette and the documentation's key table come from here.
 
 ``python -m llmtop_tui.actions`` prints the table as Markdown.
 """
@@ -125,9 +125,13 @@ def _ask_leave(target: Target) -> Question | None:
 
 MOVE, VIEW, MODEL, QUEUE, APP = "Move", "Look", "Model under the cursor (>)", "Queue", "llmtop"
 
+GROUPS = (MODEL, QUEUE, VIEW, MOVE, APP)
+"""Headings of the help page, in its order."""
+
 ACTIONS: tuple[Action, ...] = (
     Action("help", ("question_mark", "f1"), "Help", "This page.", APP, footer=1),
-    Action("detail", ("enter",), "Detail", "All about the row: arguments, sizes, failure, swaps.", VIEW, panels=TABLES, footer=7),
+    Action("detail", ("enter",), "Detail", "All about the row: arguments, sizes, failure, swaps.", VIEW, panels=TABLES,
+           footer=7),
     Action(
         "evict", ("e",), "Evict", "Drain, then unload. Asks if requests are in flight or waiting.", MODEL,
         danger=True, footer=2, confirm=_ask_evict, enabled=_up, refused="nothing to evict: the model is not running",
@@ -142,19 +146,23 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "kill", ("K",), "Kill", "Force-kill its process group. Always asks.", MODEL,
-        danger=True, footer=5, confirm=_ask_kill, enabled=_has_process, refused="nothing to kill: the model has no process",
+        danger=True, footer=5, confirm=_ask_kill, enabled=_has_process,
+        refused="nothing to kill: the model has no process",
     ),
     Action(
         "evict_all", ("E",), "Evict idle", "Evict every idle model that is not pinned. Always asks.", MODEL,
-        danger=True, confirm=lambda t: questions.evict_all(t.snapshot), enabled=lambda t: bool(questions.idle_models(t.snapshot)),
+        danger=True, confirm=lambda t: questions.evict_all(t.snapshot),
+        enabled=lambda t: bool(questions.idle_models(t.snapshot)),
         refused="nothing to evict: no idle model without a pin",
     ),
     Action(
-        "cancel", ("x",), "Cancel", "Cancel the request of the row (queue, in flight); elsewhere clear the out-of-memory line.", QUEUE,
+        "cancel", ("x",), "Cancel",
+        "Cancel the request of the row (queue, requests); elsewhere clear the out-of-memory line.", QUEUE,
         danger=True, footer=10, confirm=_ask_cancel, enabled=lambda t: bool(t.requests) or t.oom_due,
         refused="nothing to cancel here",
     ),
-    Action("hold", ("d",), "Hold", "Hold the queue, or let it go on: residents are served, nothing is swapped.", QUEUE, danger=True, footer=8),
+    Action("hold", ("d",), "Hold", "Hold the queue, or let it go on: residents are served, nothing is swapped.", QUEUE,
+           danger=True, footer=8),
     Action(
         "step", ("full_stop",), "Step", "While held: let one swap through.", QUEUE,
         danger=True, enabled=lambda t: t.snapshot.hold, refused="step works while the queue is held: press d first",
@@ -164,7 +172,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous", ("N",), "Previous match", "Previous row that matches.", VIEW),
     Action("sort", ("s",), "Sort", "Sort the models by the next column.", VIEW, footer=11),
     Action("reverse", ("S",), "Reverse", "Reverse the order.", VIEW),
-    Action("logs", ("l",), "Logs", "Log of this model; again for all.", VIEW, footer=9, enabled=_has_model, refused="no model under the cursor"),
+    Action("logs", ("l",), "Logs", "Log of this model; again for all.", VIEW, footer=9, enabled=_has_model,
+           refused="no model under the cursor"),
     Action("follow", ("f",), "Follow", "Follow the end of the log; off when you scroll up.", VIEW, footer=14),
     Action("wrap", ("w",), "Wrap", "Wrap long log lines.", VIEW),
     Action("alarm", ("exclamation_mark",), "Show OOM", "Jump to the last out-of-memory line in its log.", VIEW),
@@ -188,14 +197,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("escape", ("escape",), "Back", "Close, else clear the filter; never quits.", APP),
     Action("palette", ("colon", "ctrl+p"), "Palette", "Every action and every model by name.", APP, footer=15),
     Action(
-        "leave", ("q", "ctrl+c", "ctrl+q"), "Quit", "Leave the view; asks if that would stop models.", APP, footer=1, confirm=_ask_leave,
+        "leave", ("q", "ctrl+c", "ctrl+q"), "Quit", "Leave the view; asks if that would stop models.", APP, footer=1,
+        confirm=_ask_leave,
     ),
 )  # fmt: skip
 
 BY_ID = {action.id: action for action in ACTIONS}
 
 _KEY_NAMES = {
-    "question_mark": "?", "exclamation_mark": "!", "slash": "/", "full_stop": ".", "colon": ":", "escape": "esc", "space": "space",
+    "question_mark": "?", "exclamation_mark": "!", "slash": "/", "full_stop": ".", "colon": ":", "escape": "esc",
     "pagedown": "PgDn", "pageup": "PgUp", "up": "↑", "down": "↓", "f1": "F1",
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ _VISIBLE = (
 
 
 def clean(text: str) -> str:
-    """Foreign text with every control character and direction mark made visible (``\\x1b`` becomes ``␛``)."""
+    """Foreign text with every control character and direction mark made visible (an escape becomes ``␛``)."""
     return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
 
 

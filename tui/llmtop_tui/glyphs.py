@@ -16,7 +16,7 @@ class Glyphs:
     ascii: bool = False
     states: dict[str, str] = field(
         default_factory=lambda: {
-            "UNLOADED": "○", "LOADING": "◐", "LOADED": "●", "SLEEPING": "◌", "STOPPING": "◑", "FAILED": "×",
+            "UNLOADED": "○", "LOADING": "◐", "LOADED": "●", "SLEEPING": "◌", "STOPPING": "◑", "FAILED": "\u00d7",
         }
     )  # fmt: skip
     spin: str = "◐◓◑◒"

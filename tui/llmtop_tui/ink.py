@@ -34,7 +34,9 @@ _MONO = {
 class Ink:
     """Resolves style names; several in one string add up (``"warn bold"``)."""
 
-    def __init__(self, variables: dict[str, str], *, color_blind: bool = False, mono: bool = False, ascii: bool = False) -> None:
+    def __init__(
+        self, variables: dict[str, str], *, color_blind: bool = False, mono: bool = False, ascii: bool = False
+    ) -> None:
         self._ascii = ascii
         self._cache: dict[str, Style] = {}
         self.mono = mono
@@ -57,6 +59,7 @@ class Ink:
             "good": tone("success"),
             "warn": tone("warning"),
             "bad": tone("error"),
+            "chart": Style(color=paper.blend(Color.parse(variables["primary"]), 0.55).rich_color),
             "primary": tone("primary"),
             "secondary": tone("secondary"),
             "accent": tone("accent"),
@@ -84,13 +87,13 @@ class Ink:
             self._cache[name] = style
         return style
 
-    def strip(self, line: Line, width: int) -> Strip:
-        """A line as the terminal gets it: cleaned once more, coloured, exactly ``width`` cells."""
+    def strip(self, line: Line, width: int, ground: Style) -> Strip:
+        """A line as the terminal gets it: cleaned once more, coloured, exactly ``width`` cells on the panel's ground."""
         segments: list[Segment] = []
         for text, name in line:
             safe = clean(text)
-            segments.append(Segment(ascii_only(safe) if self._ascii else safe, self[name]))
-        return Strip(segments).adjust_cell_length(width, self[line[-1][1] if _runs_on(line) else ""])
+            segments.append(Segment(ascii_only(safe) if self._ascii else safe, ground + self[name]))
+        return Strip(segments).adjust_cell_length(width, ground + self[line[-1][1] if _runs_on(line) else ""])
 
 
 def _runs_on(line: Sequence[tuple[str, str]]) -> bool:

@@ -112,7 +112,12 @@ def cancel(requests: tuple[Request, ...]) -> Question | None:
         f"for {_name(requests[0].model)} · oldest {age(max(r.age_s for r in requests))} · from {who}",
         "Its answer is cut off with an error." if running else "Each gets an error at once and may ask again.",
     )
-    return Question(f"Cancel {count(len(requests), what)}?", lines, "Cancel it" if len(requests) == 1 else "Cancel them", stay="Keep")
+    return Question(
+        f"Cancel {count(len(requests), what)}?",
+        lines,
+        "Cancel it" if len(requests) == 1 else "Cancel them",
+        stay="Keep",
+    )
 
 
 def leave(snapshot: Snapshot) -> Question:
@@ -124,7 +129,11 @@ def leave(snapshot: Snapshot) -> Question:
     served = f"{count(busy, 'request')} in flight, {waiting} waiting." if busy or waiting else "Nobody is being served."
     return Question(
         "Leave llmtop?",
-        (f"{count(len(up), 'model')} up: {names}.", served, "Keep serving goes on without this screen, in the same process."),
+        (
+            f"{count(len(up), 'model')} up: {names}.",
+            served,
+            "Keep serving goes on without this screen, in the same process.",
+        ),
         "Stop all",
         keep="Keep serving",
         stay="Stay",

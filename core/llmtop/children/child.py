@@ -8,30 +8,23 @@ import os
 import secrets
 import signal
 import subprocess
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Executor
-from dataclasses import dataclass
-
-import httpx
+from collections.abc import Callable, Coroutine
 
 from llmtop.children import news, protocol
 from llmtop.children.binary import ServerHelp, server_help
 from llmtop.children.classify import Verdict, exit_failure, failure, line_failure
 from llmtop.children.command import Launch, build_launch, masked, stop_command, with_descriptor_limit
 from llmtop.children.guardian import Ward, executable, start_time
-from llmtop.children.guardian_link import GuardianLink
-from llmtop.children.logfile import LogWriter
 from llmtop.children.output import Listener, Output
-from llmtop.children.ports import PortPicker
 from llmtop.children.probe import Probe
-from llmtop.children.process import ChildProcess, group_alive, process_state, start_process
-from llmtop.children.records import Record, Records
+from llmtop.children.process import ChildProcess, group_alive, process_state, run_quietly, start_process
+from llmtop.children.records import Record
 from llmtop.children.ring import Ring
 from llmtop.children.text import safe_text
+from llmtop.children.world import World
 from llmtop.config.spec import ModelSpec, Settings
 from llmtop.errors import StartError
-from llmtop.snapshot import Failure, LogLine
+from llmtop.snapshot import Failure
 
 STUCK_AFTER_S = 10.0
 """A process alive that long after SIGKILL is stuck [s]."""
@@ -44,7 +37,6 @@ _GATHER_S = 0.02  # after a line that ends it: the next lines say why
 _SETTLE_S = 1.0  # until a wrapper has surely run what it wraps
 _SIZES_AFTER_S = 0.05  # the log's thread is behind the ready line
 _DRAIN_S = 0.25
-_GROUP_S = 1.0
 
 
 def stop_timeout(spec: ModelSpec, settings: Settings, footprint_bytes: int | None) -> float:
@@ -54,25 +46,6 @@ def stop_timeout(spec: ModelSpec, settings: Settings, footprint_bytes: int | Non
     if settings.stop_timeout_s is not None:
         return settings.stop_timeout_s
     return min(_STOP_MAX_S, _STOP_BASE_S + (footprint_bytes or 0) / _STOP_BYTES_PER_S)
-
-
-@dataclass(frozen=True)
-class World:
-    """What all children of a supervisor share."""
-
-    settings: Settings
-    llama_server: str
-    nofile: int | None
-    sink: Callable[[news.News], None]
-    front_port: Callable[[], int]
-    guardian: GuardianLink
-    records: Records
-    logs: LogWriter
-    ports: PortPicker
-    starters: Executor
-    numbers: Iterator[int]
-    tail: deque[LogLine]
-    client: Callable[[], httpx.AsyncClient]
 
 
 class Child:
@@ -98,6 +71,7 @@ class Child:
         self._asleep = False
         self._asked = False
         self._sigkilled = False
+        self.stuck = False
         self._wanted: Callable[[], None] | None = None
         self._doom: Failure | None = None
         self._doomed = False
@@ -137,23 +111,28 @@ class Child:
     async def run(self) -> None:
         """Start it, follow it, and send ``Exited`` as the last news."""
         try:
-            popen = await self._loop.run_in_executor(self._world.starters, self._start)
+            self._port = self._world.ports.pick()
+            front_port = self._world.front_port()
+            popen = await self._loop.run_in_executor(self._world.starters, self._start, front_port)
         except (OSError, ValueError, StartError, subprocess.SubprocessError) as e:
             self._never_ran(e)
             return
         process = self._process = ChildProcess(popen, self._gone.set)
         try:
-            self._begin(popen, process)
+            try:
+                self._begin(popen, process)
+            except OSError as e:
+                self._doom = failure("crash", f"could not be watched: {e.strerror}")
+                process.send(signal.SIGKILL, group=True)
             await self._gone.wait()
             await self._end(process)
         finally:
-            process.send(signal.SIGKILL, group=True)
+            process.close()
             self._close()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, front_port: int) -> subprocess.Popen[bytes]:
         """Runs in a thread: reading ``--help`` and starting a process both take milliseconds."""
         world, spec = self._world, self.spec
-        self._port = world.ports.pick()
         self._launch = build_launch(
             spec,
             world.settings,
@@ -161,7 +140,7 @@ class Child:
             known=ServerHelp() if spec.cmd else server_help(world.llama_server),
             port=self._port,
             api_key=self._api_key,
-            front_port=world.front_port(),
+            front_port=front_port,
             cache_ram_mib=self._cache_ram_mib,
         )
         return start_process(with_descriptor_limit(self._launch.argv, world.nofile), self._launch.env)
@@ -182,20 +161,21 @@ class Child:
         listener = Listener(self._control, self._wrong, self._oom, self._lines, self._sign)
         self._output = Output(
             self.spec.id,
-            # The descriptors are the streams' from here; Popen's own objects must not close them a second time.
-            stdout=os.dup(popen.stdout.fileno()),
-            stderr=os.dup(popen.stderr.fileno()),
+            stdout=popen.stdout,
+            stderr=popen.stderr,
             numbers=self._world.numbers,
             tail=self._world.tail,
             file=lambda text: self._world.logs.write(self.spec.id, text),
             listener=listener,
             file_bytes=sum(_size(path) for path in self.spec.files),
         )
-        popen.stdout.close()
-        popen.stderr.close()
         self.ring = self._output.ring
         self._probe = Probe(
-            self._world.client(), port=self._port, api_key=self._api_key, pgid=process.pid, health=self.spec.health if self.spec.cmd else "/health"
+            self._world.client(),
+            port=self._port,
+            api_key=self._api_key,
+            pgid=process.pid,
+            health=self.spec.health if self.spec.cmd else "/health",
         )
         self._last_sign = self._loop.time()
         self._note(process.pid)
@@ -210,8 +190,8 @@ class Child:
     async def _end(self, process: ChildProcess) -> None:
         for timer in self._timers:
             timer.cancel()
-        assert self._output is not None
-        await self._output.finish(_DRAIN_S)
+        if self._output is not None:
+            await self._output.finish(_DRAIN_S)
         await self._group_gone(process.pid)
         self._world.ports.touch(self._port)
         self._world.guardian.remove(process.pid)
@@ -228,13 +208,12 @@ class Child:
 
     async def _group_gone(self, pgid: int) -> None:
         begin = self._loop.time()
-        stuck_told = False
         wait_s = 0.001
         while group_alive(pgid):
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, 0.25)
-            if not stuck_told and self._loop.time() - begin > STUCK_AFTER_S:
-                stuck_told = True
+            if not self.stuck and self._loop.time() - begin > STUCK_AFTER_S:
+                self.stuck = True
                 self._tell(news.Stuck(self.instance, "D"))
 
     def _close(self) -> None:
@@ -258,7 +237,9 @@ class Child:
             self._on_sleep(asleep=True)
         elif not self._ready and not self._asked:
             payload = state.payload or protocol.Payload()
-            self._tell(news.Loading(self.instance, safe_text(payload.current or state.state, 40), _fraction(payload.value)))
+            self._tell(
+                news.Loading(self.instance, safe_text(payload.current or state.state, 40), _fraction(payload.value))
+            )
         return True
 
     def _on_ready(self) -> None:
@@ -285,12 +266,15 @@ class Child:
         """Poll a child that does not speak the protocol; one that speaks it ends this."""
         assert self._probe is not None
         begin = self._loop.time()
-        while not (self._ready or self._spoke or self._asked):
+        while not (self._ready or self._speaks() or self._asked):
             age = self._loop.time() - begin
             await asyncio.sleep(0.025 if age < 3 else 0.1 if age < 30 else 0.25)
-            if not self._spoke and await self._probe.healthy() and not self._spoke and await self._probe.ours() and not self._spoke:
+            if await self._probe.healthy() and not self._speaks() and await self._probe.ours() and not self._speaks():
                 self._on_ready()
                 return
+
+    def _speaks(self) -> bool:
+        return self._spoke
 
     async def _after_ready(self) -> None:
         assert self._probe is not None
@@ -345,7 +329,14 @@ class Child:
         if quiet >= limit:
             lines = self.ring.texts()
             last = f"; it last said: {lines[-1]}" if lines else ""
-            self._doom_load(failure("timeout", f"no progress and no output for {limit:g} s{last}", "raise --load-timeout, or look at its log", lines))
+            self._doom_load(
+                failure(
+                    "timeout",
+                    f"no progress and no output for {limit:g} s{last}",
+                    "raise --load-timeout, or look at its log",
+                    lines,
+                )
+            )
         else:
             self._later(limit - quiet + 0.001, self._watch_load)
 
@@ -377,8 +368,7 @@ class Child:
         assert self._launch is not None
         try:
             argv = stop_command(self.spec, self._port, self._process.pid)
-            run = lambda: subprocess.run(argv, env=self._launch.env if self._launch else None, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s, check=True)  # noqa: E731
-            await asyncio.to_thread(run)
+            await asyncio.to_thread(run_quietly, argv, self._launch.env, within_s)
         except (OSError, ValueError, subprocess.SubprocessError):
             self._process.send(signal.SIGTERM, group=True)
 
@@ -394,6 +384,7 @@ class Child:
     def _stuck(self) -> None:
         assert self._process is not None
         if not self._process.reaped:
+            self.stuck = True
             self._tell(news.Stuck(self.instance, process_state(self._process.pid)))
 
     # ---- small things
@@ -430,6 +421,8 @@ class Child:
         self._world.sink(item)
 
     def _later(self, delay_s: float, call: Callable[[], None]) -> None:
+        if self._gone.is_set():
+            return
         now = self._loop.time()
         self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > now]
         self._timers.append(self._loop.call_later(delay_s, call))

@@ -64,8 +64,10 @@ def classify(line: str) -> Verdict | None:
 
 def _echoes(text: str) -> bool:
     # Each way to show a request holds one of these: most lines are spared the search.
-    return (":" in text or "=" in text) and ('"' in text or "prompt" in text or "'" in text or "[" in text or "`" in text or "{" in text) and (
-        _ECHO.search(text) is not None
+    return (
+        (":" in text or "=" in text)
+        and ('"' in text or "prompt" in text or "'" in text or "[" in text or "`" in text or "{" in text)
+        and (_ECHO.search(text) is not None)
     )
 
 
@@ -121,9 +123,17 @@ _SIGNALS: dict[str, tuple[str, str, str]] = {
     "SIGKILL": ("killed", "killed by the system or from outside (SIGKILL)", f"most often memory ran out: {SMALLER}"),
     "SIGABRT": ("crash", "aborted (SIGABRT): a check inside failed", "the last lines say which; update llama.cpp"),
     "SIGSEGV": ("crash", "crashed (SIGSEGV)", "update llama.cpp"),
-    "SIGBUS": ("crash", "crashed (SIGBUS): was the model's file changed or cut while in use?", "check the file and the disk"),
+    "SIGBUS": (
+        "crash",
+        "crashed (SIGBUS): was the model's file changed or cut while in use?",
+        "check the file and the disk",
+    ),
     "SIGTRAP": ("crash", "crashed (SIGTRAP)", "update llama.cpp"),
-    "SIGILL": ("crash", "crashed (SIGILL): built for another processor", "use another llama-server (--llama-server PATH)"),
+    "SIGILL": (
+        "crash",
+        "crashed (SIGILL): built for another processor",
+        "use another llama-server (--llama-server PATH)",
+    ),
     "SIGTERM": ("killed", "ended from outside (SIGTERM)", ""),
     "SIGINT": ("killed", "ended from outside (SIGINT)", ""),
     "SIGHUP": ("killed", "ended from outside (SIGHUP)", ""),
@@ -133,7 +143,7 @@ _SIGNALS: dict[str, tuple[str, str, str]] = {
 
 def _by_status(code: int | None, signal: int | None) -> tuple[str, str, str]:
     if code is not None and 128 < code < 160:  # a shell in between
-        code, signal = None, code - 128
+        signal = code - 128
     if signal is not None:
         try:
             name = signals.Signals(signal).name
@@ -141,7 +151,11 @@ def _by_status(code: int | None, signal: int | None) -> tuple[str, str, str]:
             name = f"signal {signal}"
         return _SIGNALS.get(name, ("crash", f"ended by {name}", ""))
     if code in (126, 127):
-        return ("not_found", "could not be run", "check the path of llama-server (--llama-server PATH) or the cmd of the preset")
+        return (
+            "not_found",
+            "could not be run",
+            "check the path of llama-server (--llama-server PATH) or the cmd of the preset",
+        )
     return ("crash", f"exited with status {code}", "")
 
 

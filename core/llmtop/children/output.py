@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import IO
 
 from llmtop.children.classify import Classifier, Verdict, worth_a_look
 from llmtop.children.ring import Ring
@@ -53,36 +54,36 @@ class Listener:
 class Stream:
     """One pipe of a child, read on the loop."""
 
-    def __init__(self, fd: int, feed: Callable[[bytes], None]) -> None:
+    def __init__(self, pipe: IO[bytes], feed: Callable[[bytes], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._fd = fd
+        self._pipe = pipe
         self._feed = feed
         self._reading = False
-        os.set_blocking(fd, False)
+        os.set_blocking(pipe.fileno(), False)
 
     @property
     def open(self) -> bool:
         """The end of the file was not seen."""
-        return self._fd >= 0
+        return not self._pipe.closed
 
     def resume(self) -> None:
         """Read as it comes."""
         if self.open and not self._reading:
             self._reading = True
-            self._loop.add_reader(self._fd, self.read)
+            self._loop.add_reader(self._pipe.fileno(), self.read)
 
     def pause(self) -> None:
         """Let the child wait."""
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._fd)
+            self._loop.remove_reader(self._pipe.fileno())
 
     def read(self) -> bool:
         """Read once; False if there was nothing."""
         if not self.open:
             return False
         try:
-            data = os.read(self._fd, _READ_BYTES)
+            data = os.read(self._pipe.fileno(), _READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
@@ -96,10 +97,8 @@ class Stream:
     def close(self) -> None:
         """Stop reading and close the descriptor."""
         self.pause()
-        if self.open:
-            with contextlib.suppress(OSError):
-                os.close(self._fd)
-            self._fd = -1
+        with contextlib.suppress(OSError):
+            self._pipe.close()
 
 
 class Output:
@@ -107,7 +106,7 @@ class Output:
 
     Args:
         model: Its id.
-        stdout: Descriptor, closed by ``close``.
+        stdout: Pipe, closed by ``close``.
         stderr: The same.
         numbers: Gives the sequence number of each line.
         tail: Newest lines of all children.
@@ -120,8 +119,8 @@ class Output:
         self,
         model: str,
         *,
-        stdout: int,
-        stderr: int,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
         numbers: Iterator[int],
         tail: deque[LogLine],
         file: Callable[[str], None],
@@ -138,7 +137,10 @@ class Output:
         self._loop = asyncio.get_running_loop()
         self._splitters = (LineSplitter(), LineSplitter())
         self._readers = (Classifier(), Classifier())
-        self._streams = (Stream(stdout, lambda data: self._feed(0, data)), Stream(stderr, lambda data: self._feed(1, data)))
+        self._streams = (
+            Stream(stdout, lambda data: self._feed(0, data)),
+            Stream(stderr, lambda data: self._feed(1, data)),
+        )
         self._batch: list[str] = []
         self._more = 0
         self._text: list[str] = []

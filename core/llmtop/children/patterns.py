@@ -107,7 +107,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("cuda_oom", "fatal", "oom", 97, r"(?:cuda|hip|musa)Malloc\w* failed: out of memory", SMALLER),
     _row("cuda_oom", "fatal", "oom", 96, r"RuntimeError: (?:CUDA|HIP) [Ee]rror: out of memory|OutOfMemoryError: CUDA out of memory", SMALLER),
     _row("cuda_error", "fatal", "crash", 80, r"^(?:CUDA|ROCm|HIP|MUSA) error: ", RESTART),
-    _row("cuda_ctx", "fatal", "crash", 20, r"current device: \d+, in function \w+ at \S+:\d+"),
+    _row("cuda_ctx", "fatal", "crash", 20, r"current device: \d+, in function \w+ (?:at )?\S+:\d+"),
     _row("gpu_dead", "fatal", "crash", 70, r"failed to initialize (?:CUDA|ROCm): ", "check the GPU driver (nvidia-smi, rocm-smi)"),
     _row("gpu_dead", "fatal", "crash", 70, r"NVRM: Xid \(|Unable to determine the device handle for GPU", "check the GPU driver; a reboot may be due"),
     _row("amd_svm", "fatal", "oom", 70, r"amdgpu: SVM mapping failed, exceeds resident system memory limit", SMALLER),

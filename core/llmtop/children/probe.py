@@ -16,8 +16,17 @@ _VERIFY_S = 30.0
 
 
 def make_client() -> httpx.AsyncClient:
-    """A client for loopback children: no proxies of the environment, no certificates to load."""
-    return httpx.AsyncClient(verify=False, trust_env=False, timeout=_QUICK_S, follow_redirects=False)
+    """A client for loopback children: no proxies of the environment, no certificates to load.
+
+    It keeps no connection: a llama-server that is told to stop waits 100 ms for one that is open and idle.
+    """
+    return httpx.AsyncClient(
+        verify=False,
+        trust_env=False,
+        timeout=_QUICK_S,
+        limits=httpx.Limits(max_keepalive_connections=0),
+        headers={"Connection": "close"},
+    )
 
 
 class Probe:
@@ -45,7 +54,11 @@ class Probe:
 
     async def ours(self) -> bool:
         """It is the child that answers there: it knows the key and refuses another, or the socket belongs to its group."""
-        if self._key and await self._status("/props", self._key) == 200 and await self._status("/props", _WRONG_KEY) == 401:
+        if (
+            self._key
+            and await self._status("/props", self._key) == 200
+            and await self._status("/props", _WRONG_KEY) == 401
+        ):
             return True
         owned = await asyncio.to_thread(listener_in_group, self._port, self._pgid)
         # A server behind a wrapper (a container) listens in a process we cannot see; only one we can see is a stranger for sure.

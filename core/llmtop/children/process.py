@@ -35,6 +35,24 @@ def start_process(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Pop
     )
 
 
+def run_quietly(argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> None:
+    """Run a command to its end, its output thrown away. Blocks.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.SubprocessError: It failed, or took longer than ``timeout_s`` [s].
+    """
+    subprocess.run(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=timeout_s,
+        check=True,
+    )
+
+
 class ChildProcess:
     """A started child.
 
@@ -74,6 +92,15 @@ class ChildProcess:
             return os.write(stdin.fileno(), line) == len(line)
         except OSError:
             return False
+
+    def close(self) -> None:
+        """End the watch; what still runs of the group gets SIGKILL."""
+        self.send(signal.SIGKILL, group=True)
+        self._unwatch()
+        for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
     @property
     def status(self) -> tuple[int | None, int | None]:
@@ -115,7 +142,15 @@ def _in_group(process: psutil.Process, pgid: int) -> bool:
         return False
 
 
-_LETTERS = {"running": "R", "sleeping": "S", "disk-sleep": "D", "stopped": "T", "zombie": "Z", "idle": "I", "waking": "W"}
+_LETTERS = {
+    "running": "R",
+    "sleeping": "S",
+    "disk-sleep": "D",
+    "stopped": "T",
+    "zombie": "Z",
+    "idle": "I",
+    "waking": "W",
+}
 
 
 def process_state(pid: int) -> str:
@@ -146,7 +181,12 @@ def listener(port: int) -> int | None:
     except (psutil.Error, OSError):  # macOS shows other users' sockets to root only
         return next((p.pid for p in psutil.process_iter() if _listens(p, port)), None)
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port and connection.pid:
+        if (
+            connection.status == psutil.CONN_LISTEN
+            and connection.laddr
+            and connection.laddr.port == port
+            and connection.pid
+        ):
             return int(connection.pid)
     return None
 

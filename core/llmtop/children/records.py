@@ -101,7 +101,9 @@ def recover(state_dir: Path) -> list[str]:
         book = msgspec.json.decode(path.read_bytes(), type=_Book)
     except (OSError, msgspec.MsgspecError):
         return []
-    survivors = [r for r in book.children if book.boot == _boot() and r.pid > 1 and same_process(r.pid, r.start_time, r.exe)]
+    survivors = [
+        r for r in book.children if book.boot == _boot() and r.pid > 1 and same_process(r.pid, r.start_time, r.exe)
+    ]
     for record in survivors:
         _signal(record, signal.SIGTERM)
     end = time.monotonic() + TERM_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -11,14 +12,17 @@ from pathlib import Path
 
 import httpx
 
-from llmtop.children.child import Child, World
+from llmtop.children.binary import server_help
+from llmtop.children.child import Child
 from llmtop.children.guardian_link import GuardianLink
 from llmtop.children.logfile import LogWriter
 from llmtop.children.news import News
 from llmtop.children.ports import PortPicker
 from llmtop.children.probe import make_client
 from llmtop.children.records import Records
+from llmtop.children.world import World
 from llmtop.config.spec import ModelSpec, Settings
+from llmtop.errors import StartError
 from llmtop.snapshot import LogLine
 
 TAIL = 500
@@ -76,6 +80,7 @@ class Supervisor:
             client=self._client,
         )
         self._check = self._loop.call_later(_CHECK_S, self._look_after_guardian)
+        self._starters.submit(_read_ahead, llama_server)
 
     def spawn(self, instance: int, spec: ModelSpec, *, cache_ram_mib: int | None) -> None:
         """Start a child; the news say how it goes.
@@ -127,8 +132,11 @@ class Supervisor:
         self._check.cancel()
         for child in self._children.values():
             child.stop(loading=False, footprint_bytes=None)
-        if self._runs:
-            await asyncio.wait(self._runs.values())
+        while self._runs and not all(child.stuck for child in self._children.values()):
+            await asyncio.wait(self._runs.values(), timeout=0.5)
+        for run in self._runs.values():  # stuck after SIGKILL: nothing more can be done
+            run.cancel()
+        await asyncio.gather(*self._runs.values(), return_exceptions=True)
         if self._http is not None:
             await self._http.aclose()
         self._guardian.close()
@@ -144,8 +152,16 @@ class Supervisor:
         self._children.pop(instance, None)
         run = self._runs.pop(instance)
         if not run.cancelled() and (error := run.exception()) is not None:
-            self._loop.call_exception_handler({"message": f"the care of child {instance} broke", "exception": error, "task": run})
+            self._loop.call_exception_handler(
+                {"message": f"the care of child {instance} broke", "exception": error, "task": run}
+            )
 
     def _look_after_guardian(self) -> None:
         self._guardian.check()
         self._check = self._loop.call_later(_CHECK_S, self._look_after_guardian)
+
+
+def _read_ahead(llama_server: str) -> None:
+    """Read the binary's help before the first spawn needs it."""
+    with contextlib.suppress(StartError):
+        server_help(llama_server)

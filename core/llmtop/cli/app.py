@@ -12,12 +12,24 @@ import typer
 from llmtop.cli.context import Invocation, View, say
 from llmtop.errors import ConfigError, LlmtopError
 
-GROUPS = ("run", "demo", "attach", "talk")
-"""Modules of this package with a function ``register(app)``, in the order of ``--help``. A new group of commands is one more name."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "run": ("serve", "check"),
+    "demo": ("demo",),
+    "attach": ("attach",),
+    "talk": ("ps", "swaps", "logs", "load", "evict", "pin", "unpin", "kill", "queue"),
+}
+"""Modules of this package with a function ``register(app)``, and the commands each adds, in the order of ``--help``."""
 
 
-def build() -> typer.Typer:
-    """The whole command line."""
+def build(command: str = "") -> typer.Typer:
+    """The command line.
+
+    Args:
+        command: The first word of a call: when it is a command, only its group is imported and built.
+
+    Returns:
+        The whole of it, or as much as that call needs.
+    """
     app = typer.Typer(
         name="llmtop",
         rich_markup_mode="rich",
@@ -25,9 +37,16 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name in GROUPS:
+    wanted = [name for name, commands in GROUPS.items() if command in commands]
+    for name in wanted or GROUPS:
         importlib.import_module(f"llmtop.cli.{name}").register(app)
+    if wanted:
+        app.callback()(_no_options)
     return app
+
+
+def _no_options() -> None:
+    """Keep a group a group, whatever number of commands is in it."""
 
 
 def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
@@ -44,7 +63,7 @@ def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
     cut = words.index("--") if "--" in words else len(words)
     call = Invocation(view, tuple(words[cut + 1 :]))
     try:
-        command = typer.main.get_command(build())
+        command = typer.main.get_command(build(words[0] if cut else ""))
         result = command.main(args=words[:cut], prog_name="llmtop", standalone_mode=False, obj=call)
         return result if isinstance(result, int) else 0
     except ConfigError as error:
@@ -54,9 +73,11 @@ def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
     except typer.Exit as leave:
         return int(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return 130
+        return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more: keep the interpreter quiet
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # nobody reads any more: keep the interpreter quiet
         return 0
     except Exception as error:
         return _unexpected(error)
@@ -69,11 +90,7 @@ def _unexpected(error: Exception) -> int:
         return _fail(f"{text}; llmtop --help shows what there is", int(getattr(error, "exit_code", 2)))
     if os.environ.get("LLMTOP_DEBUG"):
         raise error
-    return _fail(f"{type(error).__name__}: {error} (a bug in llmtop; {_log_place()})", 1)
-
-
-def _log_place() -> str:
-    return "LLMTOP_DEBUG=1 shows where"
+    return _fail(f"{type(error).__name__}: {error} (a bug in llmtop: LLMTOP_DEBUG=1 shows where)", 1)
 
 
 def _fail(text: str, code: int) -> int:

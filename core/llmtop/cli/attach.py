@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
 def attach(
     context: typer.Context,
     url: Annotated[str | None, typer.Argument(metavar="[URL]", help="http://HOST:PORT; else it is looked for.")] = None,
-    also_url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The same. [dim]LLMTOP_URL[/dim]")] = None,
+    also_url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="The same. [dim]LLMTOP_URL[/dim]")
+    ] = None,
     key: Key = None,
     state: State = None,
     readonly: Annotated[bool, typer.Option("--readonly", help="No keys that change anything.")] = False,

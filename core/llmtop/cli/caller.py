@@ -137,9 +137,10 @@ class Caller:
         return text
 
     def _nobody(self, error: Exception) -> str:
+        place = f"{self.target.url} ({self.target.found})"
         if isinstance(error, ConnectionRefusedError):
-            return f"no llmtop answers at {self.target.url} ({self.target.found}): start one with llmtop, or name it with --url"
-        return f"{self.target.url} ({self.target.found}) does not answer as a llmtop: {type(error).__name__} {error}".rstrip()
+            return f"no llmtop answers at {place}: start one with llmtop, or name it with --url"
+        return f"{place} does not answer as a llmtop: {type(error).__name__} {error}".rstrip()
 
     def _refused(self, status: int, text: bytes) -> str:
         if status == 401:

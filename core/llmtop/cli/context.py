@@ -1,4 +1,4 @@
-"""What a command knows beyond its own parameters: the view that is installed, the flags of the program, the words after ``--``."""
+"""What a command knows beyond its own parameters: the view, the program's flags, the words after ``--``."""
 
 from __future__ import annotations
 

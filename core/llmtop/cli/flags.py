@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmtop.config.options import ROWS, Row
+from llmtop.config.rows import ROWS, Row
 
 
 def with_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -22,7 +22,9 @@ def with_options(command: Callable[..., int]) -> Callable[..., int]:
     """
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
     own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    added = [inspect.Parameter(row.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_kind(row)) for row in ROWS]
+    added = [
+        inspect.Parameter(row.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_kind(row)) for row in ROWS
+    ]
 
     def wrapped(**given: Any) -> int:
         flags = {row.key: given.pop(row.key) for row in ROWS}
@@ -39,7 +41,10 @@ def _kind(row: Row) -> Any:
     names = [f"--{row.name}/--no-{row.name}" if row.off_switch else f"--{row.name}", *row.short]
     variables = ", ".join((row.variable, *row.env))
     option = typer.Option(
-        *names, help=f"{row.help} [dim]{variables}[/dim]", metavar=None if row.switch else row.metavar, rich_help_panel=row.panel
+        *names,
+        help=f"{row.help} [dim]{variables}[/dim]",
+        metavar=None if row.switch else row.metavar,
+        rich_help_panel=row.panel,
     )
     if row.switch:
         return Annotated[bool | None, option]

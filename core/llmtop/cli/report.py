@@ -1,15 +1,16 @@
-"""What ``llmtop check`` says: where each part comes from, what every child would be started with, and every fault with its place."""
+"""What ``llmtop check`` says: what every child would be started with, and every fault with its place."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
+from llmtop.children.command import masked
+from llmtop.children.text import safe_text
 from llmtop.config.discovery import cache_share
 from llmtop.config.options import is_loopback
 from llmtop.config.resolve import Configuration
 from llmtop.config.spec import MIB, ModelSpec
-from llmtop.children.command import masked
-from llmtop.children.text import safe_text
 
 
 def report(configuration: Configuration) -> str:
@@ -39,11 +40,11 @@ def _lines(configuration: Configuration) -> Iterator[str]:
     for spec in catalog.models.values():
         yield from _model(configuration, spec)
     for problem in catalog.problems:
-        yield f"problem     {problem}"
+        yield f"problem     {safe_text(str(problem))}"
     told = {str(problem) for problem in catalog.problems}
     for warning in settings.warnings:
         if warning not in told:
-            yield f"warning     {warning}"
+            yield f"warning     {safe_text(warning)}"
     if not catalog.problems:
         yield "No problems found."
 
@@ -55,8 +56,8 @@ def _model(configuration: Configuration, spec: ModelSpec) -> Iterator[str]:
     if spec.problem:
         yield f"      cannot be loaded: {safe_text(spec.problem)}"
     elif spec.cmd:
-        yield f"      cmd {spec.cmd}"
+        yield f"      cmd {safe_text(spec.cmd)}"
         yield "      its port has no key of its own: every program on this machine can reach it"
     else:
         share = cache_share(configuration.settings, configuration.catalog, spec)
-        yield "      " + safe_text(" ".join(masked((*spec.source_args, *spec.args, "--cache-ram", str(share)))))
+        yield "      " + safe_text(shlex.join(masked((*spec.source_args, *spec.args, "--cache-ram", str(share)))))

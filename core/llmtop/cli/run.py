@@ -61,20 +61,24 @@ def root(
 
 
 def serve(context: typer.Context, flags: dict[str, object]) -> int:
-    """Run without the view: for launchd, systemd and boxes without a terminal. llmtop attach shows it from elsewhere."""
+    """Run without the view: for launchd, systemd, boxes without a terminal. llmtop attach shows it from elsewhere."""
     call = invocation(context)
     return _serve(merged(call.flags, flags), call.child_args)
 
 
 def _serve(flags: dict[str, object], child_args: tuple[str, ...]) -> int:
     from llmtop.config.resolve import resolve
-    from llmtop.core import serve as run_core
 
-    return run_core(resolve(flags, os.environ, child_args))
+    configuration = resolve(flags, os.environ, child_args)
+    from llmtop.core import (
+        serve as run_core,
+    )  # after the configuration: a fault in it is told without the core's imports
+
+    return run_core(configuration)
 
 
 def check(context: typer.Context, flags: dict[str, object]) -> int:
-    """Read the whole configuration and say what is wrong with it. Starts nothing; exit code 2 when something is wrong."""
+    """Read the whole configuration and say what is wrong with it. Starts nothing; exit code 2 if something is."""
     from llmtop.cli.report import report
     from llmtop.config.resolve import resolve
 

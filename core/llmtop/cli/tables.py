@@ -45,7 +45,10 @@ def table(title: str, heads: Row, rows: Sequence[Row], *, right: frozenset[int] 
         _rich(title, heads, rows, right)
         return
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-    lines = ["  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in (heads, *rows)]
+    lines = [
+        "  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in (heads, *rows)
+    ]
     out("\n".join(([title] if title else []) + [line.rstrip() for line in lines]))
 
 
@@ -82,7 +85,7 @@ def show_state(state: dict[str, Any], *, clear: bool = False) -> None:
         out("")
         show_queue(state)
     if state["oom"]["count"]:
-        last = state["oom"]["last"] or {}
+        last: dict[str, Any] = state["oom"]["last"] or {}
         out(f"\nout of memory {state['oom']['count']}x, last: {last.get('model', '')} {last.get('text', '')}".rstrip())
 
 
@@ -110,7 +113,10 @@ def _model(model: dict[str, Any]) -> Row:
 
 def show_queue(state: dict[str, Any]) -> None:
     """Print who waits, for how long and why."""
-    rows = [(str(e["position"]), str(e["model"]), str(e["waiters"]), seconds(e["waited_s"]), str(e["reason"])) for e in state["queue"]]
+    rows = [
+        (str(e["position"]), str(e["model"]), str(e["waiters"]), seconds(e["waited_s"]), str(e["reason"]))
+        for e in state["queue"]
+    ]
     if rows:
         table("", ("#", "WAITS FOR", "WAITERS", "FOR", "WHY"), rows, right=frozenset({0, 2, 3}))
     else:

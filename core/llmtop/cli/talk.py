@@ -19,7 +19,8 @@ _LOOK, _DO = "Look into it", "Say something to it"
 Url = Annotated[str | None, typer.Option(metavar="URL", help="The llmtop to talk to. [dim]LLMTOP_URL[/dim]")]
 Key = Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="Its key. [dim]LLAMA_API_KEY[/dim]")]
 State = Annotated[
-    str | None, typer.Option("--state-dir", metavar="DIR", help="Find it by its state folder. [dim]LLMTOP_STATE_DIR[/dim]")
+    str | None,
+    typer.Option("--state-dir", metavar="DIR", help="Find it by its state folder. [dim]LLMTOP_STATE_DIR[/dim]"),
 ]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A model's id or alias.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
@@ -32,8 +33,13 @@ _VERBS = {
     "kill": "End a model's process at once. What it was answering is lost.",
 }
 _DONE = {"load": "queued", "evict": "on its way out", "pin": "pinned", "unpin": "unpinned", "kill": "killed"}
-_WERE = {"load": "was there already", "evict": "was not running", "pin": "was pinned already", "unpin": "was not pinned",
-         "kill": "was not running"}  # fmt: skip
+_WERE = {
+    "load": "was there already",
+    "evict": "was not running",
+    "pin": "was pinned already",
+    "unpin": "was not pinned",
+    "kill": "was not running",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +69,8 @@ def ps(
 ) -> int:
     """Say what a running llmtop does: its models, who waits for what and why, memory."""
     caller = _caller(context, url, key, state)
-    while True:
+
+    def look() -> None:
         text = caller.get("/api/state")
         if as_json:
             out(text.decode())
@@ -71,9 +78,20 @@ def ps(
             from llmtop.cli.tables import show_state
 
             show_state(json.loads(text), clear=watch)
-        if not watch:
-            return 0
-        time.sleep(1)
+
+    return _again(look, 1.0 if watch else None)
+
+
+def _again(look: Callable[[], None], every_s: float | None) -> int:
+    """Look once, or until Ctrl-C, which is how one leaves and no failure."""
+    look()
+    try:
+        while every_s is not None:
+            time.sleep(every_s)
+            look()
+    except KeyboardInterrupt:
+        pass
+    return 0
 
 
 def swaps(context: typer.Context, as_json: Json = False, url: Url = None, key: Key = None, state: State = None) -> int:
@@ -99,14 +117,17 @@ def logs(
     """Print the output of a model's child, as far as it is kept."""
     caller = _caller(context, url, key, state)
     after = -1
-    while True:
-        lines: list[dict[str, Any]] = json.loads(caller.get(f"/api/models/{quote(model, safe='')}/log?after={after}"))["lines"]
+
+    def look() -> None:
+        nonlocal after
+        lines: list[dict[str, Any]] = json.loads(caller.get(f"/api/models/{quote(model, safe='')}/log?after={after}"))[
+            "lines"
+        ]
         if lines:
             out("\n".join(str(line["text"]) for line in lines))
             after = max(int(line["seq"]) for line in lines)
-        if not follow:
-            return 0
-        time.sleep(0.5)
+
+    return _again(look, 0.5 if follow else None)
 
 
 def _model_command(verb: str) -> Callable[..., int]:

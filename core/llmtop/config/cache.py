@@ -1,4 +1,4 @@
-"""Models that were downloaded before: the Hugging Face hub's folder, and the flat one that older llama.cpp builds fill."""
+"""Models that were downloaded before: the Hugging Face hub's folder, and the flat one of older llama.cpp builds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop.config.folders import Found, group, look
+from llmtop.config.folders import Found, group, is_projector, look
 
 _TAG = re.compile(r"[-.]([A-Za-z0-9_]+)$")
 _HELPERS = ("mtp-", "eagle3-", "dflash-", "dspark-")
@@ -51,7 +51,7 @@ def _cache_home(env: Mapping[str, str]) -> Path:
 
 
 def scan_cache(env: Mapping[str, str]) -> list[Found]:
-    """List the cached models, named ``user/repo:TAG`` as llama.cpp names them; a folder that is not there holds none."""
+    """List the cached models, named ``user/repo:TAG`` as llama.cpp names them; a missing folder holds none."""
     found: dict[str, Found] = {}
     for model in (*_hub(hub_folder(env)), *_flat(flat_folder(env))):
         found.setdefault(model.id, model)
@@ -69,13 +69,20 @@ def _hub(root: Path) -> list[Found]:
         if snapshot is None:
             continue
         name = repository.name.removeprefix("models--").replace("--", "/", 1)
-        for folder, names in _folders(snapshot):
+        folders = _folders(snapshot)
+        projector = next((os.path.join(folder, n) for folder, names in folders for n in names if _is_projector(n)), "")
+        for folder, names in folders:
             models += [
-                msgspec.structs.replace(model, id=_id(name, model.id))
+                msgspec.structs.replace(model, id=_id(name, model.id), projector=model.projector or projector)
                 for model in group(folder, names)
                 if not any(helper in model.id.lower() for helper in _HELPERS)
             ]
     return models
+
+
+def _is_projector(name: str) -> bool:
+    """A repository's projector fits every model in it: they are one model in several quantisations."""
+    return is_projector(name) and name.lower().endswith(".gguf")
 
 
 def _id(repository: str, stem: str) -> str:

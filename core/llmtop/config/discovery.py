@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -53,7 +54,8 @@ def build_catalog(
         The catalogue.
 
     Raises:
-        ConfigError: A folder or file that an option names is not there, or start-up asks for more models than the cap allows.
+        ConfigError: A folder or file that an option names is not there, or more models are to be loaded at the start
+            than the cap allows.
     """
     env = os.environ if env is None else env
     problems: list[Problem] = []
@@ -95,7 +97,7 @@ def _presets(settings: Settings, table: OptionTable | None, sections: Sequence[S
 
 
 def _unclaimed(found: Sequence[Found], presets: Presets) -> list[Found]:
-    """Leave out files that a section of another name loads: they would be listed twice, once with the wrong settings."""
+    """Leave out files that a section of another name loads: else they are listed twice, once with wrong settings."""
     if not presets.star.own.get("dedup-cache-models", True):
         return list(found)
     claimed = {
@@ -206,7 +208,7 @@ def _shards(path: str) -> tuple[tuple[str, ...], tuple[str, str] | None]:
 
 
 def recheck(spec: ModelSpec) -> ModelSpec:
-    """Look at a model's files again: a file that came back takes the fault away, one that has gone is told before anything is evicted.
+    """Look at a model's files again, before anything is evicted for it: one may have come back, or gone.
 
     Args:
         spec: The model; one with a bad argument stays as it is.
@@ -233,7 +235,7 @@ def recheck(spec: ModelSpec) -> ModelSpec:
 
 def _role(spec: ModelSpec, file: str) -> str:
     words = spec.source_args
-    return "mmproj" if any(a == "--mmproj" and b == file for a, b in zip(words, words[1:], strict=False)) else "model"
+    return "mmproj" if any(a == "--mmproj" and b == file for a, b in pairwise(words)) else "model"
 
 
 def _unique(models: dict[str, ModelSpec], presets: Presets) -> tuple[dict[str, ModelSpec], list[str]]:
@@ -271,8 +273,8 @@ def _refuse_too_many(settings: Settings, models: Mapping[str, ModelSpec]) -> Non
 def cache_share(settings: Settings, catalog: Catalog, spec: ModelSpec) -> int | None:
     """Work out one child's part of the prompt cache, which is one budget for all.
 
-    What presets set for themselves comes off first; the rest is divided by the smaller of the cap and the number of the other models
-    (no cap: by the models).
+    What presets set for themselves comes off first; the rest is divided by the smaller of the cap and the number of the
+    other models (no cap: by the models).
 
     Args:
         settings: ``cache_ram_mib`` is the whole [MiB].
@@ -307,6 +309,7 @@ def cache_warnings(settings: Settings, models: Mapping[str, ModelSpec]) -> list[
     lines += [f"[{name}] cache-ram = -1 sets no limit to its prompt cache" for name in unlimited]
     if 0 < settings.cache_ram_mib < own:
         lines.append(
-            f"presets set {own} MiB of prompt cache for themselves, more than --cache-ram {settings.cache_ram_mib}: others get none"
+            f"presets set {own} MiB of prompt cache for themselves, more than --cache-ram {settings.cache_ram_mib}: "
+            "others get none"
         )
     return lines

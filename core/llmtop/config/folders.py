@@ -1,4 +1,4 @@
-"""Models on disk: which files of a folder are one model, and whether they can be one at all. Symbolic links are never resolved."""
+"""Models on disk: which files are one model, and whether they can be one at all. Symbolic links are not resolved."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _one(folder: str, name: str, problems: list[Problem]) -> Found | None:
 
 
 def group(folder: str, names: Iterable[str]) -> list[Found]:
-    """Make models of the ``.gguf`` files of one folder: shards are put together, projectors go to the model they are for."""
+    """Make models of the ``.gguf`` files of one folder: shards put together, projectors with the model they are for."""
     shards: dict[str, dict[int, str]] = {}
     counts: dict[str, int] = {}
     projectors: list[str] = []

@@ -161,7 +161,7 @@ def to_arg(key: str, value: str, table: OptionTable | None) -> Arg:
 
 
 def _find(key: str, table: OptionTable) -> tuple[Option | None, bool]:
-    """The option of a key, and whether the key is the opposite of it (``LLAMA_ARG_NO_X``, or ``x`` where only ``no-x`` is known)."""
+    """The option of a key, and whether the key is its opposite (``LLAMA_ARG_NO_X``; ``x`` where only ``no-x`` is)."""
     if (option := table.lookup(key)) is not None:
         return option, False
     if key.startswith("LLAMA_ARG_NO_"):
@@ -173,8 +173,8 @@ def _find(key: str, table: OptionTable) -> tuple[Option | None, bool]:
 def forms(option: Option) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Split an option's spellings into those that say it and those that deny it.
 
-    ``--help`` lists the former first, each group with its long names last, so whatever follows the last long name without ``no-``
-    denies. An option that has only a ``no-`` form means just that.
+    ``--help`` lists the former first, each group with its long names last, so whatever follows the last long name
+    without ``no-`` denies. An option that has only a ``no-`` form means just that.
     """
     names = option.names
     last = max(

@@ -9,12 +9,13 @@ from typing import Any
 
 from llmtop.config.ini import Entry, Problem, Section
 from llmtop.config.keys import FILES, OPENS_UP, OWN, OWNED, SOURCES, Arg, OptionTable, canonical, identity, to_arg
-from llmtop.config.options import BY_KEY, Said, read
+from llmtop.config.options import Said, read
+from llmtop.config.rows import BY_KEY
 from llmtop.config.units import parse_bool, parse_cache_ram, parse_count, parse_size, parse_span
 
 GLOBAL = "*"
 NEVER_MODELS = frozenset({GLOBAL, "default"})
-"""Sections that are no models: ``[*]`` is for all of them, ``[default]`` is what some routers make of keys above any section."""
+"""Sections that are no models: ``[*]`` is for all, ``[default]`` is what some make of keys above any section."""
 
 STAR_ONLY = frozenset({"models-max", "dedup-cache-models"})
 

@@ -94,7 +94,7 @@ def resolve(
 
 
 def reload(configuration: Configuration) -> Configuration:
-    """Read presets and folders again, with the options of the start. Raises as ``resolve`` does; the old one stays good."""
+    """Read presets and folders again, with the options of the start. Raises as ``resolve``; the old one stays good."""
     fresh = resolve(configuration.flags, configuration.env, configuration.child_args)
     return replace(fresh, demo=configuration.demo)
 

@@ -1,4 +1,4 @@
-"""Sizes, times and yes-or-no as people write them. Every function raises ``ValueError`` with what would have been right."""
+"""Sizes, times and yes-or-no as people write them. A ``ValueError`` says what would have been right."""
 
 from __future__ import annotations
 

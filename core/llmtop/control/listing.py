@@ -78,7 +78,7 @@ def entry(core: ControlPort, snapshot: Snapshot, model: Model) -> dict[str, Any]
     failed = model.failure is not None and model.state == "unloaded"
     status: dict[str, Any] = {
         "value": model.state,
-        "args": model.args or configured,
+        "args": masked(model.args) or configured,
         "preset": preset_section(model.id, configured),
         "failed": failed,
         "exit_code": exit_status(model.failure) if failed and model.failure else None,

@@ -1,1 +1,1 @@
-"""``llmtop demo``: models written on the spot, children real or simulated, and a little traffic, so that there is something to see."""
+"""``llmtop demo``: models written on the spot, children real or simulated, and a little traffic to look at."""

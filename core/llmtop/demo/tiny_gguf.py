@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def _tensors(layers: int, width: int, feed: int) -> Iterator[_Tensor]:
 
 
 def _values(tensor: _Tensor, random: Random, pool: array[float]) -> array[float]:
-    """A tensor's numbers, cut from the pool at random places: drawing each one would take a second for a padded model."""
+    """A tensor's numbers, cut from the pool at random places: to draw each one takes seconds for a padded model."""
     if tensor.kind == "ones":
         return array("f", [1.0]) * tensor.count
     source = array("f", (value * tensor.scale for value in pool)) if tensor.scale != 1.0 else pool
@@ -107,11 +108,13 @@ def _values(tensor: _Tensor, random: Random, pool: array[float]) -> array[float]
         values.extend(source[start : start + tensor.count - len(values)])
     if tensor.kind != "random":
         _lean(values, tensor)
+    if sys.byteorder == "big":
+        values.byteswap()
     return values
 
 
 def _lean(values: array[float], tensor: _Tensor) -> None:
-    """Give every embedding one direction in common, and let the output layer read letters, and nothing else, out of it."""
+    """Give every embedding one direction in common, and let the output layer read letters out of it."""
     for row in range(tensor.rows):
         letter = _FIRST_LETTER <= row < _FIRST_LETTER + len(_LETTERS)
         values[row * tensor.columns] = 1.0 if tensor.kind == "embedding" or letter else -1.0

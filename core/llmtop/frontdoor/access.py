@@ -88,12 +88,18 @@ class Access:
         Raises:
             Refused: ``forbidden``, or 415 for a management call that is not JSON.
         """
-        if not keyed and route.kind not in (Kind.INFERENCE, Kind.HEALTH) and not self._known(head.one.get(b"host", b"").lower()):
+        if (
+            not keyed
+            and route.kind not in (Kind.INFERENCE, Kind.HEALTH)
+            and not self._known(head.one.get(b"host", b"").lower())
+        ):
             raise Refused(Refusal("forbidden", "requests for this Host are refused; --allow-host adds one"))
         if route.kind is Kind.CONTROL and head.method == "POST":
             kind = head.one.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if kind != b"application/json":
-                raise Refused(Refusal("invalid_request", "management calls need Content-Type: application/json", status=415))
+                raise Refused(
+                    Refusal("invalid_request", "management calls need Content-Type: application/json", status=415)
+                )
 
     def _known(self, host: bytes) -> bool:
         return host in self._hosts or _without_port(host) in self._hosts

@@ -57,7 +57,20 @@ class Answer:
         status: As sent; 0 before.
     """
 
-    __slots__ = ("_chunked", "_cors", "_head", "_out", "_until_close", "close", "request_id", "sse", "started", "status", "streamed", "waiting")
+    __slots__ = (
+        "_chunked",
+        "_cors",
+        "_head",
+        "_out",
+        "_until_close",
+        "close",
+        "request_id",
+        "sse",
+        "started",
+        "status",
+        "streamed",
+        "waiting",
+    )
 
     def __init__(self, out: Out, head: RequestHead, request_id: str, cors: bytes) -> None:
         self._out = out
@@ -73,7 +86,15 @@ class Answer:
         self.close = not head.keep_alive
         self.status = 0
 
-    def head(self, status: int, headers: Iterable[tuple[bytes, bytes]], *, length: int | None, times: tuple[int, int] | None, bodyless: bool = False) -> bytes:
+    def head(
+        self,
+        status: int,
+        headers: Iterable[tuple[bytes, bytes]],
+        *,
+        length: int | None,
+        times: tuple[int, int] | None,
+        bodyless: bool = False,
+    ) -> bytes:
         """The head's bytes, for the caller to send together with what follows.
 
         Args:
@@ -118,7 +139,9 @@ class Answer:
         """What ends the body on the wire."""
         return b"0\r\n\r\n" if self._chunked else b""
 
-    def whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, times: tuple[int, int] | None = None) -> None:
+    def whole(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, times: tuple[int, int] | None = None
+    ) -> None:
         """Send an answer of our own."""
         out = self.head(status, headers, length=len(body), times=times)
         self._out.send(out if self._head.method == "HEAD" else out + body)

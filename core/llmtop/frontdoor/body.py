@@ -56,14 +56,18 @@ class Spool:
         """
         space = self._space
         if space.used + len(data) > space.limit:
-            raise Refused(Refusal("too_busy", f"waiting requests hold {space.limit >> 20} MiB already", retry_after_s=5))
+            raise Refused(
+                Refusal("too_busy", f"waiting requests hold {space.limit >> 20} MiB already", retry_after_s=5)
+            )
         if self.size + len(data) <= IN_MEMORY and self._file is None:
             self._chunks += data
         else:
             try:
                 self._write(data)
             except OSError as error:
-                raise Refused(Refusal("too_busy", f"cannot hold the request body: {error.strerror}", retry_after_s=5)) from None
+                raise Refused(
+                    Refusal("too_busy", f"cannot hold the request body: {error.strerror}", retry_after_s=5)
+                ) from None
         self.size += len(data)
         space.used += len(data)
 

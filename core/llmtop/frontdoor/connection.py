@@ -13,7 +13,7 @@ from llmtop.frontdoor import head as heads
 from llmtop.frontdoor import planning, routes
 from llmtop.frontdoor.answer import Answer
 from llmtop.frontdoor.head import HEAD_BYTES_MAX, ChunkedBody, RequestHead
-from llmtop.frontdoor.relay import Exchange, too_large
+from llmtop.frontdoor.relay import Exchange, Plan, too_large
 
 if TYPE_CHECKING:
     from llmtop.frontdoor.server import FrontDoor
@@ -120,7 +120,9 @@ class ClientConnection(asyncio.Protocol):
                 if self._chunks is not None or self._left:
                     self._take_body()
                 elif self.exchange is not None:
-                    if len(self._buffer) > PIPELINE_BYTES_MAX:  # read on all the same: only a read tells that a client left
+                    if (
+                        len(self._buffer) > PIPELINE_BYTES_MAX
+                    ):  # read on all the same: only a read tells that a client left
                         self._buffer, self._unread = b"", True
                         self.exchange.answer_out.close = True
                     break
@@ -160,11 +162,10 @@ class ClientConnection(asyncio.Protocol):
     def _start(self, head: RequestHead) -> None:
         door = self.door
         door.requests += 1
-        answer = Answer(self, head, "", door.access.cors(head) if b"origin" in head.one else b"")
+        answer = Answer(self, head, door.next_id(), door.access.cors(head) if b"origin" in head.one else b"")
         try:
             plan = self._plan(head, answer)
         except Refused as refused:
-            answer.request_id = door.next_id()
             if not self._skip_body(head):
                 self._unread = answer.close = True
             answer.refuse(refused.refusal)
@@ -172,11 +173,9 @@ class ClientConnection(asyncio.Protocol):
             return
         if plan is None:
             if not self._skip_body(head):
-                self._unread = answer.close = True
-                self._answered(answer)
+                self._unread = True
+            self._answered(answer)
             return
-        if plan.upstream is not None or plan.early:
-            answer.request_id = door.next_id()
         exchange = self.exchange = Exchange(door, self, head, plan, answer)
         exchange.begin()
         if exchange.over:
@@ -191,12 +190,11 @@ class ClientConnection(asyncio.Protocol):
         if b"expect" in head.one and not self._buffer and head.minor:
             self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _plan(self, head: RequestHead, answer: Answer) -> planning.Plan | None:
+    def _plan(self, head: RequestHead, answer: Answer) -> Plan | None:
         """Who answers, None when it is answered already; all that the head can be refused for is refused here."""
         door = self.door
         access = door.access
         if access.preflight(head):
-            answer.request_id = door.next_id()
             answer.whole(204, planning.PREFLIGHT, b"")
             return None
         keyed = access.check_key(head)
@@ -210,7 +208,6 @@ class ClientConnection(asyncio.Protocol):
         if head.one.get(b"expect", b"100-continue").lower() != b"100-continue":
             raise heads.bad("of expectations only 100-continue is known", status=417)
         if route.kind is routes.Kind.HEALTH:
-            answer.request_id = door.next_id()
             answer.whole(200, _JSON, _HEALTH)
             return None
         plan = planning.plan(door, head, route, answer)

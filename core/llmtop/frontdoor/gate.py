@@ -107,6 +107,8 @@ class Gate(Protocol):
         """The control API."""
         ...
 
-    def finished(self, *, request: str, model: str, path: str, status: int, queue_ms: int, load_ms: int, total_ms: float) -> None:
+    def finished(
+        self, *, request: str, model: str, path: str, status: int, queue_ms: int, load_ms: int, total_ms: float
+    ) -> None:
         """One line for the access log and the metrics, after each relayed answer."""
         ...

@@ -14,7 +14,10 @@ HEADERS_MAX = 100
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _HEAD = re.compile(
-    rb"[A-Z]{1,20} [\x21\x22\x24-\x7e]+ HTTP/1\.[01]\r\n" + rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n"
+    rb"[A-Z]{1,20} [\x21\x22\x24-\x7e]+ HTTP/1\.[01]\r\n"
+    + rb"(?:"
+    + _TOKEN
+    + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n"
 )
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 _BARE_LF = re.compile(rb"(?<!\r)\n")

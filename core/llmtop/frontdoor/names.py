@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from llmtop.errors import Refused
 from llmtop.frontdoor.head import bad
 
 _FIELD_BYTES_MAX = 256 * 1024
@@ -55,7 +54,9 @@ def peek(body: bytes, content_type: bytes) -> Peek:
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise bad(f"the body is not a JSON object: {str(error)[:200]}" if body else "the body is empty: want a JSON object") from None
+        raise bad(
+            f"the body is not a JSON object: {str(error)[:200]}" if body else "the body is empty: want a JSON object"
+        ) from None
 
 
 def checked_name(found: Any) -> str | None:
@@ -247,6 +248,3 @@ class MultipartScanner:
             raise bad(f"the form field {self._field} is not UTF-8") from None
         if self._found.setdefault(self._field, text) != text:
             raise bad(f"the form has several fields named {self._field}")
-
-
-__all__ = ["JsonScanner", "MultipartScanner", "Peek", "Refused", "Scanner", "checked_name", "peek", "scanner"]

@@ -55,7 +55,9 @@ def _upstream(shared: Shared, head: RequestHead) -> Plan:
     if head.method in routes.READS:
         place = _running(shared, model)
         if place.asleep:
-            raise Refused(Refusal("model_not_loaded", f"{model} is sleeping; this request does not wake it", status=409))
+            raise Refused(
+                Refusal("model_not_loaded", f"{model} is sleeping; this request does not wake it", status=409)
+            )
         return Plan(target, model, upstream=place, body_max=IN_MEMORY)
     # A small body that announces its length is looked at for its "stream"; a large one is not waited for.
     early = head.length is None or head.length > IN_MEMORY
@@ -75,7 +77,13 @@ def _observe(shared: Shared, head: RequestHead, route: Route, answer: Answer) ->
         return Plan(head.target, model, upstream=place, body_max=IN_MEMORY, remember=not route.neutral)
     known = shared.last_known.get(model, head.target, place.key)
     if known is None:
-        raise Refused(Refusal("model_not_loaded", f"{model} is idle and asking it would keep it from its sleep; nothing is known yet", status=409))
+        raise Refused(
+            Refusal(
+                "model_not_loaded",
+                f"{model} is idle and asking it would keep it from its sleep; nothing is known yet",
+                status=409,
+            )
+        )
     age = max(0, int(shared.loop.time() - known.at))
     answer.whole(200, ((b"content-type", known.content_type), (b"age", b"%d" % age)), known.body)
     return None

@@ -26,73 +26,6 @@ _PIECE = 256 * 1024
 _COMPUTE_ERROR = b"Compute error."
 
 
-class Plan(msgspec.Struct):
-    """What is to be done with a request, as its head tells.
-
-    Args:
-        target: Path and query for the child.
-        model: Its id; empty while only the body can tell, and for the control API.
-        upstream: Where to go without asking the gate for leave.
-        by_body: The model's name is in the body (or in the query).
-        early: Ask for leave before the body is whole.
-        query_model: ``?model=``, where the body names none.
-        autoload: ``?autoload=``.
-        body_max: Largest body [bytes].
-        remember: Keep the answer for ``LastKnown``.
-    """
-
-    target: bytes
-    model: str = ""
-    upstream: Upstream | None = None
-    by_body: bool = False
-    early: bool = False
-    query_model: str = ""
-    autoload: bool | None = None
-    body_max: int = 0
-    remember: bool = False
-
-
-class Client(Protocol):
-    """The connection that an exchange answers on."""
-
-    @property
-    def peer(self) -> str:
-        """Address of the client."""
-        ...
-
-    @property
-    def paused(self) -> bool:
-        """More than enough waits for the client to take it."""
-        ...
-
-    def send(self, data: bytes) -> None:
-        """Write bytes of the answer."""
-        ...
-
-    def cut(self, *, reset: bool) -> None:
-        """End the connection in a way that no client takes for a clean end."""
-        ...
-
-    def exchange_over(self, exchange: Exchange) -> None:
-        """The answer is written, as far as there is one."""
-        ...
-
-
-class Shared(Protocol):
-    """What all exchanges of a front door have in common."""
-
-    gate: Gate
-    settings: Settings
-    pool: Pool
-    space: SpoolSpace
-    last_known: LastKnown
-    loop: asyncio.AbstractEventLoop
-    exchanges: set[Exchange]
-    retries: int
-    clients_left: int
-    upstream_errors: int
-
-
 class Exchange:
     """One request and its answer.
 
@@ -101,35 +34,6 @@ class Exchange:
         body_whole: The client has sent all of its body.
         over: Nothing more will happen.
     """
-
-    __slots__ = (
-        "_arrived",
-        "_body_sent",
-        "_child_head",
-        "_chunked",
-        "_client",
-        "_collected",
-        "_connecting",
-        "_connection",
-        "_draining",
-        "_dropped",
-        "_error_text",
-        "_head",
-        "_plan",
-        "_received",
-        "_remembered",
-        "_retried",
-        "_scanner",
-        "_shared",
-        "_spool",
-        "_ticket",
-        "_timer",
-        "_times",
-        "_upstream",
-        "answer_out",
-        "body_whole",
-        "over",
-    )
 
     def __init__(self, shared: Shared, client: Client, head: RequestHead, plan: Plan, answer: Answer) -> None:
         self._shared = shared
@@ -175,12 +79,17 @@ class Exchange:
     def feed(self, data: bytes) -> None:
         """More of the body."""
         if self.over:
-            return
+            return None
         self._received += len(data)
         if self._received > self._plan.body_max:
             return self.refuse(too_large(self._plan.body_max))
         connection, spool = self._connection, self._spool
-        if connection is not None and not connection.full and spool.sent == spool.size and self._received > heads.HEAD_BYTES_MAX:
+        if (
+            connection is not None
+            and not connection.full
+            and spool.sent == spool.size
+            and self._received > heads.HEAD_BYTES_MAX
+        ):
             self._dropped = True
             connection.transport.write(self._piece(data))
             return None
@@ -240,7 +149,11 @@ class Exchange:
                 self.answer_out.close = True
             times = None
             if self._ticket is not None:
-                times = (round((self._shared.loop.time() - self._arrived) * 1000), 0) if self._upstream is None else self._times
+                times = (
+                    (round((self._shared.loop.time() - self._arrived) * 1000), 0)
+                    if self._upstream is None
+                    else self._times
+                )
             self.answer_out.refuse(refusal, times=times)
         self._end(499 if self._draining else refusal.code)
 
@@ -280,7 +193,9 @@ class Exchange:
     def _admit(self, model: str, *, stream: bool) -> None:
         self._plan.model = model
         path = self._head.path.decode("ascii", "replace")
-        ticket = self._shared.gate.admit(model, path=path, client=self._client.peer, stream=stream, autoload=self._plan.autoload)
+        ticket = self._shared.gate.admit(
+            model, path=path, client=self._client.peer, stream=stream, autoload=self._plan.autoload
+        )
         self._ticket = ticket
         self.answer_out.request_id = ticket.id
         if ticket.granted.done():
@@ -336,7 +251,9 @@ class Exchange:
         except OSError:
             self._connecting = None
             if not self.over:
-                self._child_failed("the model server cannot be reached" if self._plan.model else "the control API cannot be reached")
+                self._child_failed(
+                    "the model server cannot be reached" if self._plan.model else "the control API cannot be reached"
+                )
             return
         self._connecting = None
         if self.over:
@@ -428,7 +345,9 @@ class Exchange:
         if not self.body_whole:
             answer.close = True
         bodyless = self._head.method == "HEAD" or connection.status in (204, 304)
-        return answer.head(connection.status, connection.headers, length=connection.length, times=self._times, bodyless=bodyless)
+        return answer.head(
+            connection.status, connection.headers, length=connection.length, times=self._times, bodyless=bodyless
+        )
 
     def _finish_child(self, connection: UpstreamConnection, out: bytes) -> None:
         """The child's answer is whole."""
@@ -439,7 +358,10 @@ class Exchange:
         elif self._collected is None:
             self._client.send(out + self.answer_out.tail())
         elif status == 200:
-            self._client.send(self.answer_out.frame(b"data: " + b"\ndata: ".join(bytes(self._collected).splitlines()) + b"\n\n") + self.answer_out.tail())
+            self._client.send(
+                self.answer_out.frame(b"data: " + b"\ndata: ".join(bytes(self._collected).splitlines()) + b"\n\n")
+                + self.answer_out.tail()
+            )
         else:
             self.answer_out.end_with_error(error_of_child(status, bytes(self._collected)))
         self._remember(connection)
@@ -448,13 +370,21 @@ class Exchange:
 
     def _remember(self, connection: UpstreamConnection) -> None:
         if self._remembered is not None and self._head.method == "GET" and self._upstream is not None:
-            known = Known(self._upstream.key, self._shared.loop.time(), connection.content_type, bytes(self._remembered))
+            known = Known(
+                self._upstream.key, self._shared.loop.time(), connection.content_type, bytes(self._remembered)
+            )
             self._shared.last_known.put(self._plan.model, self._plan.target, known)
 
     def broken(self, connection: UpstreamConnection, reason: str) -> None:
         """The child's connection is gone before its answer was whole."""
         self._connection = None
-        if connection.reused and not connection.heard and not self._dropped and not self._retried and not self._draining:
+        if (
+            connection.reused
+            and not connection.heard
+            and not self._dropped
+            and not self._retried
+            and not self._draining
+        ):
             self._retried = True
             self._body_sent = False
             self._shared.retries += 1
@@ -500,8 +430,3 @@ class Exchange:
                 total_ms=(shared.loop.time() - self._arrived) * 1000,
             )
         self._client.exchange_over(self)
-
-
-def too_large(limit: int) -> Refusal:
-    """The refusal of a body beyond its limit."""
-    return Refusal("payload_too_large", f"the body is larger than {limit} bytes (--max-body)")

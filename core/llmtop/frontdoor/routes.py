@@ -37,10 +37,28 @@ _POST = frozenset(("POST",))
 _ANY = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
 READS = frozenset(("GET", "HEAD", "OPTIONS"))
 
-_INFERENCE = (
-    "chat/completions completions completion responses messages messages/count_tokens embeddings embedding rerank reranking infill "
-    "tokenize detokenize apply-template audio/transcriptions audio/translations audio/speech images/generations images/edits images/variations"
-).split()
+_INFERENCE = [
+    "chat/completions",
+    "completions",
+    "completion",
+    "responses",
+    "messages",
+    "messages/count_tokens",
+    "embeddings",
+    "embedding",
+    "rerank",
+    "reranking",
+    "infill",
+    "tokenize",
+    "detokenize",
+    "apply-template",
+    "audio/transcriptions",
+    "audio/translations",
+    "audio/speech",
+    "images/generations",
+    "images/edits",
+    "images/variations",
+]
 
 _TABLE: dict[bytes, Route] = {
     b"/health": Route(Kind.HEALTH, _GET),

@@ -1,3 +1,4 @@
+# ruff: noqa: D102  (what overrides a method of a base class is described there)
 """The one- and two-row panels at the top and bottom: header, gauge, sticky line, footer."""
 
 from __future__ import annotations

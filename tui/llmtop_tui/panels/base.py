@@ -1,9 +1,11 @@
+# ruff: noqa: D102  (what overrides a method of a base class is described there)
 """A widget that draws lines of spans and sends to the terminal only the cells that changed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from rich.style import Style
 from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
@@ -68,7 +70,9 @@ class LineView(Widget):
 
     def render_line(self, y: int) -> Strip:
         line = self._drawn[y] if y < len(self._drawn) else ()
-        return self.host.ink.strip(line, self.content_size.width)
+        ink = self.host.ink
+        ground = Style() if ink.mono else Style(bgcolor=self.background_colors[1].rich_color)
+        return ink.strip(line, self.content_size.width, ground)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return 1

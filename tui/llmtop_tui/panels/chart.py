@@ -1,3 +1,4 @@
+# ruff: noqa: D102  (what overrides a method of a base class is described there)
 """Memory in use over the last ten minutes, half an hour where the screen is wide."""
 
 from __future__ import annotations

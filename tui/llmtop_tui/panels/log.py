@@ -1,3 +1,4 @@
+# ruff: noqa: D102  (what overrides a method of a base class is described there)
 """The children's output: a bounded ring of our own, followed, filtered, of one model or of all."""
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class LogPanel(RowsPanel):
             return False
         return not self.pattern or matches(self.text_of(line), self.pattern)
 
-    def show(self, view: View) -> None:
-        fresh = [line for line in view.snapshot.log if line.seq > self._seq]
+    def collect(self, lines: tuple[LogLine, ...]) -> None:
+        """Keep what is new, also while the display stands still."""
+        fresh = [line for line in lines if line.seq > self._seq]
         if fresh:
             self._seq = fresh[-1].seq
             self._ring.extend(fresh)
@@ -58,6 +60,9 @@ class LogPanel(RowsPanel):
                 del self._shown[:surplus]
                 self.cursor, self.top = max(0, self.cursor - surplus), max(0, self.top - surplus)
             self.put(self._shown)
+
+    def show(self, view: View) -> None:
+        self.collect(view.snapshot.log)
         super().show(view)
 
     def refill(self) -> None:
@@ -94,6 +99,11 @@ class LogPanel(RowsPanel):
             self._bind()
         self.redraw()
 
+    def set_wrap(self, wrap: bool) -> None:
+        """Wrap long lines, or cut them."""
+        self.wrap = wrap
+        self.redraw()
+
     def move_to(self, index: int) -> None:
         if self.follow:
             self.new = 0
@@ -111,10 +121,8 @@ class LogPanel(RowsPanel):
 
     def facts(self, view: View) -> str:
         whose = "all models" if self.model is None else cut_middle(self.model, 30, view.glyphs.ellipsis)
-        if self.follow:
-            mode = "follow"
-        else:
-            mode = f"+{self.new} new, f follows" if self.new else "scrolled, f follows"
+        away = f"+{self.new} new, f follows" if self.new else "scrolled, f follows"
+        mode = "follow" if self.follow else away
         return f"{whose}, {mode}" + (", wrap" if self.wrap else "")
 
     def empty(self, view: View) -> str:

@@ -1,4 +1,5 @@
-"""A panel of rows with a title, column heads, a cursor that belongs to a row and not to a place, a filter and a follow mode."""
+# ruff: noqa: D102  (what overrides a method of a base class is described there)
+"""A panel of rows: title, column heads, a cursor that belongs to a row and not to a place, filter and follow mode."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from llmtop_tui.actions import Item
 from llmtop_tui.messages import ActionAsked, CursorMoved
 from llmtop_tui.panels.base import LineView
 from llmtop_tui.view import View
-from llmtop_tui.widgets.line import Line, also, title, width as width_of_line
+from llmtop_tui.widgets.line import Line, also, title
+from llmtop_tui.widgets.line import width as width_of_line
 
 
 def matches(text: str, pattern: str) -> bool:
@@ -146,10 +148,12 @@ class RowsPanel(LineView, can_focus=True):
             facts = self.facts(view)
             if self.pattern:
                 facts = f"{facts}  filter: {self.pattern}".strip()
-            lead.append(title(self.NAME, facts, self.title_right(view, inner), width - 1 if self.divided else width, view.glyphs, focused=self.has_focus))  # fmt: skip
+            room = width - 1 if self.divided else width
+            right = self.title_right(view, inner)
+            lead.append(title(self.NAME, facts, right, room, view.glyphs, focused=self.has_focus))
         head = self.head(view, inner - 1)
         if head is not None:
-            lead.append((("  "[:1], ""), *head))
+            lead.append(((" ", ""), *head))
         body = self._body(view, inner, max(0, height - len(lead)))
         self._rows = [None] * len(lead) + [index for index, _ in body]
         rows = lead + [line for _, line in body]

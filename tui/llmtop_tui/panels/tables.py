@@ -1,3 +1,4 @@
+# ruff: noqa: D102  (what overrides a method of a base class is described there)
 """The tables: models, queue, requests in flight, swaps and events."""
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from textual.geometry import Size
 
 from llmtop.snapshot import EventLine, Model, QueueEntry, Request, Swap
 from llmtop_tui.actions import Item
-from llmtop_tui.format import age, clean
+from llmtop_tui.format import age, clean, count
+from llmtop_tui.glyphs import state_word
 from llmtop_tui.panels.rows import RowsPanel, matches
 from llmtop_tui.view import View, level_of
 from llmtop_tui.widgets import lists, models_table
@@ -32,7 +34,7 @@ class ModelsPanel(RowsPanel):
 
     def text_of(self, item: Item) -> str:
         model = cast("Model", item)
-        return " ".join((model.id, models_table.state_word(model), *model.aliases))
+        return " ".join((model.id, state_word(model), *model.aliases))
 
     def show(self, view: View) -> None:
         models = [m for m in view.snapshot.models if not self.pattern or matches(self.text_of(m), self.pattern)]
@@ -65,7 +67,9 @@ class ModelsPanel(RowsPanel):
         return ((f"sort: {self.sort} {arrow}", "muted"),)
 
     def head(self, view: View, width: int) -> Line | None:
-        return models_table.head(level_of(width + 1), width, self.sort, reverse=self.reversed, glyphs=view.glyphs, focused=self.has_focus)
+        return models_table.head(
+            level_of(width + 1), width, self.sort, reverse=self.reversed, glyphs=view.glyphs, focused=self.has_focus
+        )
 
     def empty(self, view: View) -> str:
         return "no model matches" if self.pattern else "no models found: see llmtop check"
@@ -117,7 +121,10 @@ class QueuePanel(RowsPanel):
             return ()
         room = max(0, width - 13 - len(self.NAME) - len(self.facts(view)) - 9)
         text = clean(snapshot.next_swap)
-        return (("next swap ", "muted"), (text if len(text) <= room else text[: max(0, room - 1)] + view.glyphs.ellipsis, "text bold"))
+        return (
+            ("next swap ", "muted"),
+            (text if len(text) <= room else text[: max(0, room - 1)] + view.glyphs.ellipsis, "text bold"),
+        )
 
     def head(self, view: View, width: int) -> Line | None:
         return lists.queue_head(width, level_of(self.app.size.width)) if self.items else None
@@ -145,7 +152,8 @@ class FlightPanel(RowsPanel):
     def show(self, view: View) -> None:
         rank = {"running": 0, "loading": 1, "queued": 2}
         shown = [r for r in view.snapshot.requests if not self.pattern or matches(self.text_of(r), self.pattern)]
-        self.put(sorted(shown, key=lambda r: (rank[r.phase], -r.age_s)))
+        shown.sort(key=lambda r: (rank[r.phase], -r.age_s))
+        self.put(shown)
         super().show(view)
 
     def facts(self, view: View) -> str:
@@ -190,7 +198,7 @@ class EventsPanel(RowsPanel):
         super().show(view)
 
     def facts(self, view: View) -> str:
-        return str(view.snapshot.swaps.count) if view.snapshot.swaps.count else ""
+        return count(view.snapshot.swaps.count, "swap") if view.snapshot.swaps.count else ""
 
     def empty(self, view: View) -> str:
         return "nothing matches" if self.pattern else "nothing yet"

@@ -1,3 +1,4 @@
+# ruff: noqa: D102  (what overrides a method of a base class is described there)
 """The one dialog: what would happen, what it costs, and a default that changes nothing."""
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from llmtop_tui.format import clean
 from llmtop_tui.questions import Question
 
 Answer = Literal["yes", "keep", "no"]
@@ -38,9 +38,9 @@ class ConfirmScreen(ModalScreen[Answer]):
     def compose(self) -> ComposeResult:
         question = self._question
         with Vertical(id="dialog"):
-            yield Static(Content(clean(question.title)), id="ask", markup=False)
+            yield Static(Content(question.title), id="ask", markup=False)
             for line in question.lines:
-                yield Static(Content(clean(line)), classes="fact", markup=False)
+                yield Static(Content(line), classes="fact", markup=False)
             with Horizontal(id="answers"):
                 yield Button(Content(f"n {question.stay}"), id="no", compact=True)
                 if question.keep:

@@ -25,8 +25,8 @@ def render(view: View, cells: int) -> Line:
     lead: Line = (
         (" ! OOM ", "bad reverse bold"),
         (f" {clock(last.at)} ", "muted"),
-        (cut_middle(last.model, 24, ellipsis) + " ", "text bold"),
+        (cut_middle(last.model, 24 if cells >= 100 else 16, ellipsis) + " ", "text bold"),
         (f"x{max(last.count, 1)} ", "bad bold"),
     )
     room = cells - width(lead) - width(keys) - 3
-    return spread((*lead, (cut_end(last.text, max(0, room), ellipsis), "bad")), keys, cells)
+    return spread((*lead, (cut_middle(last.text, max(0, room), ellipsis), "bad")), keys, cells)

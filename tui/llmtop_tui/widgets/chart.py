@@ -32,22 +32,25 @@ def render(samples: Sequence[Sample], now: float, step_s: float, width: int, hei
     plot = width - AXIS
     if plot < 4 or height < 1:
         return [()] * max(0, height)
-    limit = max((sample.limit for sample in samples[-1:]), default=0)
+    limit = samples[-1].limit if samples else 0
     if not limit:
         return [(("  no reading yet", "muted"),)] + [()] * (height - 1)
     values = columns(samples, now, step_s, plot)
     eighths = [None if value is None else round(min(1.0, value / limit) * height * 8) for value in values]
+    marks = {0: f"{limit / GIB:4.0f} ", height - 1: "   0 "}
+    if height % 2 and height > 3:
+        marks[height // 2] = f"{limit / 2 / GIB:4.0f} "
     rows: list[Line] = []
     for row in range(height):
         base = (height - 1 - row) * 8
         top = row == 0
-        mark = f"{limit * (height - row) / height / GIB:4.0f} " if row % 2 == 0 else " " * AXIS
+        mark = marks.get(row, " " * AXIS)
         cells: list[tuple[str, str]] = [(mark, "muted")]
         run, style = "", ""
         for value in eighths:
             filled = 0 if value is None else max(0, min(8, value - base))
             sign = glyphs.blocks[filled] if filled else (glyphs.dashes if top else " ")
-            kind = "primary" if filled else "rule"
+            kind = "chart" if filled else "rule"
             if kind != style and run:
                 cells.append((run, style))
                 run = ""

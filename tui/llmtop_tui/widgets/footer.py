@@ -11,7 +11,10 @@ def _entry(action: Action, target: Target, *, ascii: bool) -> Line:
     label = "Release" if action.id == "hold" and target.snapshot.hold else action.label
     if action.id == "pin" and target.model is not None and target.model.pinned:
         label = "Unpin"
-    return ((key_name(action.keys[0], ascii=ascii), "accent bold" if usable else "muted"), (f" {label}", "text" if usable else "muted"))
+    return (
+        (key_name(action.keys[0], ascii=ascii), "accent bold" if usable else "muted"),
+        (f" {label}", "text" if usable else "muted"),
+    )
 
 
 def entries(target: Target, *, readonly: bool, ascii: bool) -> list[tuple[Action, Line]]:

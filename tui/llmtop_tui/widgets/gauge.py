@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from llmtop.snapshot import Memory, Model
-from llmtop_tui.format import GIB, clean, cut_middle, gib, known
+from llmtop_tui.format import GIB, clean, cut_end, cut_middle, gib, known
 from llmtop_tui.ink import BANDS
-from llmtop_tui.view import View, holds_memory, level_of, limit_of, size_of
+from llmtop_tui.view import View, holds_memory, limit_of, size_of
 from llmtop_tui.widgets.line import Line, clip, join, spread
+from llmtop_tui.widgets.line import width as line_width
+
+STEM = 9
+"""Cells for the first word of a name, where the whole has no room."""
 
 ALARM_STYLES = {"OK": "good", "WARN": "warn bold", "CRIT": "bad bold reverse"}
 
@@ -79,7 +85,7 @@ def render(view: View, width: int) -> Line:
         figures.append((" n/a", "warn"))
     else:
         used = gib(memory.used)
-        figures += [(f" {used:>4}", "text bold"), ("/", "muted"), (f"{gib(limit)} GiB", "text")]
+        figures += [(f" {used:>4}", "text bold"), ("/", "muted"), (gib(limit), "text"), (" GiB", "text")]
     if share is not None:
         figures.append((f" {share * 100:3.0f}%", "text"))
         figures.append((f" {view.alarms.word:<4}", ALARM_STYLES[view.alarms.word]))
@@ -87,7 +93,7 @@ def render(view: View, width: int) -> Line:
     tail: Line = (("]", "muted"), *figures, (" ", ""))
     taken = len(label) + 1 + sum(len(text) for text, _ in tail)
     if width - taken < 4:
-        return clip(((label, "title"), *figures[:3]), width)
+        return clip(((label.rstrip(), "title"), *(span for span in figures if "GiB" not in span[0])), width)
     return ((label, "title"), ("[", "muted"), *bar(view, width - taken), *tail)
 
 
@@ -98,32 +104,49 @@ def _key(view: View, model: Model, name_width: int) -> Line:
     elif model.state == "loading" and model.reserved_bytes > model.footprint_bytes:
         size = f"{size}>{gib(model.reserved_bytes)}"
     band = view.letters.band(model.id) % BANDS
-    name = cut_middle(model.id, name_width, view.glyphs.ellipsis)
-    return ((view.letters[model.id] or "+", f"key{band}"), (f" {name} ", "muted"), (size, "text"))
+    if name_width > STEM:
+        name = cut_middle(model.id, name_width, view.glyphs.ellipsis) + " "
+    else:
+        name = cut_end(re.split(r"[-_:/ ]", model.id, maxsplit=1)[0], name_width, view.glyphs.ellipsis) + " " * (
+            name_width > 0
+        )
+    return ((view.letters[model.id] or "+", f"key{band}"), (f" {name}", "muted"), (size, "text"))
 
 
-def legend(view: View, width: int) -> Line:
+def legend(view: View, cells: int) -> Line:
     """Who has how much, what else is in use, and where the limit comes from."""
     memory = view.snapshot.memory
     children = sorted((m for m in view.snapshot.models if holds_memory(m)), key=lambda m: view.letters.band(m.id))
-    parts = [_key(view, model, 24 if level_of(width) == "wide" else 14) for model in children]
+    rest: list[Line] = []
     used = known(memory.used)
     if used is None:
         why = memory.sources.get("used") or memory.sources.get(memory.label.lower()) or "not measured here"
-        parts.append((("n/a: ", "warn"), (clean(why)[:60], "muted")))
+        rest.append((("n/a: ", "warn"), (clean(why)[:60], "muted")))
     else:
         other = max(0, used - sum(size_of(model) for model in children))
         if other >= GIB / 20:
-            parts.append((("-", "muted"), (" other ", "muted"), (gib(other), "text")))
-    right: list[tuple[str, str]] = []
-    if memory.stranded:
-        right += [("stranded ", "muted"), (gib(memory.stranded), "warn"), ("  ", "")]
-    if memory.budget is not None:
-        right += [("reserved ", "muted"), (gib(memory.reserved), "text"), (" of ", "muted"), (gib(memory.budget), "text")]
-    if memory.limit:
-        source = clean(memory.sources.get("limit", ""))[:28]
-        right += [("  limit ", "muted"), (gib(memory.limit), "text"), (f" {source}" if source else "", "muted")]
+            rest.append((("-", "muted"), (" other ", "muted"), (gib(other), "text")))
     pad = " " * (len(memory.label[:6]) + 3)
-    tail = (*right, (" ", ""))
-    left = join(parts, "  ", width - len(pad) - sum(len(text) for text, _ in tail) - 2)
-    return spread(((pad, ""), *left), tail, width)
+    left: Line = ()
+    right: Line = ()
+    for name_width, sourced in ((40, True), (24, True), (24, False), (14, False), (STEM, False), (0, False)):
+        right = _limits(memory, sourced=sourced)
+        parts = [*(_key(view, model, name_width) for model in children), *rest]
+        room = cells - len(pad) - line_width(right) - 2
+        left = join(parts, "  ", room)
+        if sum(line_width(part) + 2 for part in parts) - 2 <= room:
+            break
+    return spread(((pad, ""), *left), right, cells)
+
+
+def _limits(memory: Memory, *, sourced: bool) -> Line:
+    """What is planned with, and against what."""
+    out: list[tuple[str, str]] = []
+    if memory.stranded:
+        out += [("stranded ", "muted"), (gib(memory.stranded), "warn"), ("  ", "")]
+    if memory.budget is not None:
+        out += [("reserved ", "muted"), (gib(memory.reserved), "text"), (" of ", "muted"), (gib(memory.budget), "text")]
+    if memory.limit:
+        source = clean(memory.sources.get("limit", ""))[:28] if sourced else ""
+        out += [("  limit ", "muted"), (gib(memory.limit), "text"), (f" {source}" if source else "", "muted")]
+    return (*out, (" ", ""))

@@ -88,5 +88,5 @@ def render(view: View, width: int) -> Line:
         running = sum(model.in_flight for model in snapshot.models)
         facts += [_fact("in flight", str(running)), ((clean(snapshot.server), "muted"),)]
     time_of_day: Line = ((clock(snapshot.at), "muted"), (" ", ""))
-    left = join((fact for fact in facts if fact), "  " if short else "   ", max(0, width - 12))
+    left = join((fact for fact in facts if fact), "  ", max(0, width - 12))
     return spread(((" ", ""), *left), time_of_day, width)

@@ -1,4 +1,4 @@
-"""A line of text as a tuple of (text, style name) spans: plain values, so that tests compare them and panels diff them."""
+"""A line of text as a tuple of (text, style name) spans: plain values, for tests to compare and panels to diff."""
 
 from __future__ import annotations
 

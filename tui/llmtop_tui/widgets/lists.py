@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from llmtop.snapshot import EventLine, LogLine, QueueEntry, Request, Swap
-from llmtop_tui.format import DASH, age, clean, clock, cut_end, cut_middle, fit, gib, known, seconds
+from llmtop_tui.format import DASH, age, clean, clock, cut_end, cut_middle, fit, gib, known, seconds, width_of
 from llmtop_tui.view import View
 from llmtop_tui.widgets.line import Line, clip
+from llmtop_tui.widgets.line import width as line_width
 
-QUEUE_MODEL = {"slim": 14, "narrow": 22, "normal": 30, "wide": 34}
-PHASES = (("queued_s", "q", "muted"), ("drain_s", "d", "warn"), ("stop_s", "s", "bad"), ("settle_s", "m", "secondary"), ("spawn_s", "p", "accent"), ("load_s", "l", "primary"))  # fmt: skip
+QUEUE_MODEL = {"slim": 14, "narrow": 21, "normal": 26, "wide": 34}
+PHASES = (
+    ("queued_s", "q", "muted"),
+    ("drain_s", "d", "warn"),
+    ("stop_s", "s", "bad"),
+    ("settle_s", "m", "secondary"),
+    ("spawn_s", "p", "accent"),
+    ("load_s", "l", "primary"),
+)
 """Field of ``Phases``, its letter in the bar, its style."""
 
 EVENT_STYLES = {
-    "load": "primary", "ready": "good", "evict": "warn", "stop": "warn", "exit": "muted", "fail": "bad", "oom": "bad bold",
-    "sick": "bad", "pin": "accent", "unpin": "accent", "hold": "warn", "drain": "warn", "swap": "title",
+    "load": "primary", "ready": "good", "evict": "warn", "stop": "warn", "exit": "muted", "fail": "bad",
+    "oom": "bad bold", "sick": "bad", "pin": "accent", "unpin": "accent", "hold": "warn", "drain": "warn", "swap": "title",
 }  # fmt: skip
 _ALARMING = ("error", "failed", "insufficient memory", "out of memory")
 
@@ -21,7 +29,8 @@ _ALARMING = ("error", "failed", "insufficient memory", "out of memory")
 def queue_head(width: int, level: str) -> Line:
     """Names of the queue's columns."""
     name = QUEUE_MODEL[level]
-    tail = "" if level == "slim" else f"{'WAITERS':>7}  {'WAITED':>6}  {'ETA':>5}  BLOCKED BY"
+    waiters = "REQ" if level == "narrow" else "WAITERS"
+    tail = "" if level == "slim" else f"{waiters}  WAITED  {'ETA':>5}  BLOCKED BY"
     return clip(((f"  #  {fit('MODEL', name, ellipsis='')} {tail}", "muted"),), width)
 
 
@@ -29,16 +38,23 @@ def queue_row(entry: QueueEntry, view: View, width: int, level: str) -> Line:
     """One entry: how many wait for the model, how long, for what, and for how long yet."""
     name = QUEUE_MODEL[level]
     ellipsis = view.glyphs.ellipsis
-    spans = [(f" {entry.position:>2}  ", "muted"), (fit(cut_middle(entry.model, name, ellipsis), name, ellipsis=ellipsis) + " ", "text")]
+    spans = [
+        (f" {entry.position:>2}  ", "muted"),
+        (fit(cut_middle(entry.model, name, ellipsis), name, ellipsis=ellipsis) + " ", "text"),
+    ]
     if level == "slim":
         return clip((*spans, (cut_end(entry.reason, max(0, width - name - 6), ellipsis), "muted")), width)
-    waiters = "operator" if entry.operator and not entry.waiters else str(entry.waiters)
+    waiters = "op" if entry.operator and not entry.waiters else str(entry.waiters)
+    count_width = 3 if level == "narrow" else 7
     eta = f"~{age(entry.eta_s)}" if known(entry.eta_s) is not None else DASH
     spans += [
-        (f"{waiters[:7]:>7}  ", "text"),
+        (f"{waiters[:7]:>{count_width}}  ", "text"),
         (f"{age(entry.waited_s):>6}  ", "warn" if entry.position == 1 else "text"),
         (f"{eta:>5}  ", "muted"),
-        (cut_end(entry.reason, max(0, width - name - 30), ellipsis), "text" if entry.position == 1 else "muted"),
+        (
+            cut_end(entry.reason, max(0, width - name - 23 - count_width), ellipsis),
+            "text" if entry.position == 1 else "muted",
+        ),
     ]
     return clip(spans, width)
 
@@ -66,7 +82,7 @@ def request_row(request: Request, view: View, width: int) -> Line:
 
 
 def phase_bar(swap: Swap, cells: int) -> Line:
-    """Where a swap's time went: a run of letters a phase, in proportion; each phase that occurred has one cell at least."""
+    """Where a swap's time went: a run of letters a phase, in proportion; what occurred has one cell at least."""
     parts = [(known(getattr(swap.phases, name)) or 0.0, letter, style) for name, letter, style in PHASES]
     parts = [part for part in parts if part[0] > 0]
     total = sum(part[0] for part in parts)
@@ -100,27 +116,32 @@ def swap_row(swap: Swap, view: View, width: int) -> Line:
     freed = f", {gib(returned)} GiB back" if returned else ""
     evicted = f", evicted {', '.join(swap.evicted)}" if swap.evicted else ""
     result = {"ok": "good", "": "primary"}.get(swap.result, "bad")
-    return clip(
-        (
-            (f"{clock(swap.at)} ", "muted"),
-            ("swap   ", EVENT_STYLES["swap"]),
-            *phase_bar(swap, 12),
-            (f" {swap.result or 'under way'} ", result),
-            (f"{seconds(swap_total(swap))} ", "text bold"),
-            (cut_end(f"{swap.model}{evicted}{freed}; {phases_text(swap)}", max(0, width - 36), view.glyphs.ellipsis), "muted"),
-        ),
-        width,
+    narrow = width < 76
+    lead: Line = (
+        (f"{clock(swap.at + swap_total(swap))} ", "muted"),
+        ("swap   ", EVENT_STYLES["swap"]),
+        *phase_bar(swap, 10 if narrow else 14),
+        (f" {seconds(swap_total(swap)):>5} ", "text bold"),
+        (f"{cut_middle(swap.model, 16 if narrow else 28, view.glyphs.ellipsis)} ", "text"),
+        (f"{clean(swap.result or 'now')[:9]}", result),
     )
+    more = f"{evicted}{freed}; {phases_text(swap)}"
+    return clip((*lead, (cut_end(more, max(0, width - line_width(lead)), view.glyphs.ellipsis), "muted")), width)
 
 
 def event_row(event: EventLine, view: View, width: int) -> Line:
     """One thing that happened."""
-    about = f"{event.model} " if event.model and event.model not in event.text else ""
+    named = bool(event.model) and event.model not in event.text
+    about = f"{cut_middle(event.model, 16 if width < 76 else 28, view.glyphs.ellipsis)} " if named else ""
     return clip(
         (
             (f"{clock(event.at)} ", "muted"),
             (fit(event.kind, 6, ellipsis="") + " ", EVENT_STYLES.get(event.kind, "text")),
-            (cut_end(about + event.text, max(0, width - 16), view.glyphs.ellipsis), "text"),
+            (about, "text"),
+            (
+                cut_end(event.text, max(0, width - 16 - width_of(about)), view.glyphs.ellipsis),
+                "muted" if about else "text",
+            ),
         ),
         width,
     )
@@ -134,15 +155,16 @@ def log_style(text: str) -> str:
 
 def log_rows(line: LogLine, view: View, width: int, *, wrap: bool) -> list[Line]:
     """One line of a child; with ``wrap`` as many rows as it takes, at most 20."""
+    named = 16 if width >= 99 else 12
     lead: Line = (
         (f"{clock(line.at)} ", "muted"),
-        (fit(cut_middle(line.model, 12, view.glyphs.ellipsis), 12) + " ", "secondary"),
+        (fit(cut_middle(line.model, named, view.glyphs.ellipsis), named) + " ", "secondary"),
     )
-    room = max(1, width - 22)
+    room = max(1, width - 10 - named)
     style = log_style(line.text)
     if not wrap:
         return [clip((*lead, (cut_end(line.text, room, view.glyphs.ellipsis), style)), width)]
     text = clean(line.text[: 20 * room])
     pieces = [text[start : start + room] for start in range(0, len(text), room)] or [""]
     rows: list[Line] = [clip((*lead, (pieces[0], style)), width)]
-    return rows + [clip(((" " * 22, ""), (piece, style)), width) for piece in pieces[1:]]
+    return rows + [clip(((" " * (10 + named), ""), (piece, style)), width) for piece in pieces[1:]]

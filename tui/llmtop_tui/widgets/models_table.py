@@ -37,15 +37,15 @@ def _model(width: int) -> Column:
 
 COLUMNS: dict[Level, tuple[Column, ...]] = {
     "slim": (_model(15), Column("GiB", 9, "size", ">"), WAIT, Column("NOTE", 0)),
-    "narrow": (STATE, _model(23), Column("SLOT", 5, "", ">"), Column("GiB", 9, "size", ">"), WAIT, Column("NOTE", 0)),
+    "narrow": (STATE, _model(21), Column("SLOT", 5, "", ">"), Column("GiB", 9, "size", ">"), WAIT, Column("NOTE", 0)),
     "normal": (
-        STATE, _model(30), Column("SLOT", 5, "", ">"), Column("GiB", 9, "size", ">"), Column("EST", 6, "", ">"), WAIT,
-        Column("IDLE", 5, "idle", ">"), Column("PORT", 6, "", ">"), Column("NOTE", 0),
+        STATE, _model(26), Column("SLOT", 5, "", ">"), Column("GiB", 9, "size", ">"), Column("EST", 6, "", ">"), WAIT,
+        Column("IDLE", 5, "idle", ">"), Column("PORT", 5, "", ">"), Column("NOTE", 0),
     ),
     "wide": (
         STATE, _model(46), Column("SLOT", 5, "", ">"), Column("GiB", 10, "size", ">"), Column("EST", 6, "", ">"), WAIT,
-        Column("IDLE", 6, "idle", ">"), Column("LOADS", 6, "", ">"), Column("PID", 8, "", ">"), Column("PORT", 6, "", ">"),
-        Column("NOTE", 0),
+        Column("IDLE", 6, "idle", ">"), Column("LOADS", 6, "", ">"), Column("PID", 8, "", ">"),
+        Column("PORT", 6, "", ">"), Column("NOTE", 0),
     ),
 }  # fmt: skip
 """Width 0 takes the rest of the row."""
@@ -65,10 +65,10 @@ def sort_key(sort: str, model: Model) -> tuple[float, str]:
     return rank, model.id
 
 
-def size_cell(model: Model) -> str:
-    """Measured; ``3.1>5.1`` while it grows; ``~`` where nothing was measured."""
+def size_cell(model: Model, *, planned: bool = False) -> str:
+    """Measured; ``3.1>5.1`` while it grows; ``~`` where nothing was measured; ``planned``: also of what is not up."""
     if not holds_memory(model):
-        return DASH
+        return gib(model.reserved_bytes or model.estimate_bytes, "~") if planned else DASH
     if model.footprint_bytes is None:
         return gib(model.reserved_bytes or model.estimate_bytes, "~")
     if model.state == "loading" and model.reserved_bytes > model.footprint_bytes:
@@ -122,6 +122,11 @@ def note(model: Model) -> str:
     """What it does or waits for, with its countdowns."""
     parts: list[str] = []
     reason = model.reason
+    # Countdowns first: where the note is cut, they still stand.
+    if model.kill_in_s is not None and "kill in" not in reason:
+        parts.append(f"kill in {until(model.kill_in_s)}")
+    if model.quarantined_s > 0 and "retry" not in reason:
+        parts.append(f"retry in {until(model.quarantined_s)}")
     marks = [name for name in ("stuck", "sick", "settling", "draining") if getattr(model, name)]
     parts += [mark for mark in marks if mark[:5] not in reason.lower()]
     if model.state == "loading":
@@ -133,10 +138,6 @@ def note(model: Model) -> str:
         parts.append(model.failure.message)
     if model.problem and model.problem not in reason:
         parts.append(model.problem)
-    if model.kill_in_s is not None and "kill in" not in reason:
-        parts.append(f"kill in {until(model.kill_in_s)}")
-    if model.quarantined_s > 0 and "retry" not in reason:
-        parts.append(f"retry in {until(model.quarantined_s)}")
     if model.pinned and not any(parts):
         parts.append("pinned" + (f" by {model.pinned_by}" if model.pinned_by else ""))
     return ", ".join(clean(part) for part in parts if part)
@@ -173,7 +174,11 @@ def _glyph(model: Model, glyphs: Glyphs) -> tuple[str, str]:
 def row(model: Model, view: View, level: Level, width: int) -> Line:
     """One row without its cursor cell, ``width`` cells."""
     glyphs = view.glyphs
-    spans: list[tuple[str, str]] = [("P", "accent bold") if model.pinned else (" ", ""), _glyph(model, glyphs), (" ", "")]
+    spans: list[tuple[str, str]] = [
+        ("P", "accent bold") if model.pinned else (" ", ""),
+        _glyph(model, glyphs),
+        (" ", ""),
+    ]
     used = LEAD
     for column in COLUMNS[level]:
         room = column.width or max(0, width - used)
@@ -186,6 +191,9 @@ def row(model: Model, view: View, level: Level, width: int) -> Line:
             spans.append((fit(name, room - 2, ellipsis=glyphs.ellipsis) + " ", strong))
         elif column.head == "NOTE":
             spans.append((cut_end(note(model), room, glyphs.ellipsis), _note_style(model)))
+        elif column.head == "GiB" and level in ("slim", "narrow"):
+            style = "text" if model.footprint_bytes is not None else "muted"
+            spans.append((fit(size_cell(model, planned=True), room, ">", glyphs.ellipsis) + " ", style))
         else:
             text, style = CELLS[column.head](model, view)
             spans.append((fit(text, room, column.align, glyphs.ellipsis) + " ", style))

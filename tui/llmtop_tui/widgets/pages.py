@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 
 from llmtop.snapshot import EventLine, LogLine, Model, QueueEntry, Request, Swap
-from llmtop_tui.actions import Item, key_name, shown
-from llmtop_tui.format import age, clean, clock, gib, seconds
+from llmtop_tui.actions import GROUPS, Item, key_name, shown
+from llmtop_tui.format import age, clean, clock, count, gib, seconds
 from llmtop_tui.glyphs import STATE_STYLES, state_word
 from llmtop_tui.view import View
+from llmtop_tui.widgets.line import Line
 from llmtop_tui.widgets.lists import PHASES, phase_bar, phases_text, swap_total
 from llmtop_tui.widgets.models_table import note
-from llmtop_tui.widgets.line import Line
 
 HEAD, PLAIN = "title", "text"
 
@@ -24,14 +24,16 @@ def help_page(*, readonly: bool, ascii: bool) -> list[Line]:
     """All keys, by what they are for, and what the signs mean."""
     out: list[Line] = []
     actions = shown(readonly=readonly)
-    for group in dict.fromkeys(action.group for action in actions):
+    for group in GROUPS:
         out += [((group, HEAD),)]
         for action in actions:
             if action.group == group:
                 keys = " ".join(key_name(key, ascii=ascii) for key in action.keys)
-                out.append(((f"  {keys:<12}", "accent"), (f"{action.label:<15}", PLAIN), (action.help, "muted")))
+                out.append(((f"  {keys:<17}", "accent"), (f"{action.label:<15}", PLAIN), (action.help, "muted")))
         out.append(())
-    legend = "Gauge: a run of cells a child, keyed by its letter; - other use, | the limit; WARN from 80 %, CRIT from 95 %."
+    legend = (
+        "Gauge: a run of cells a child, keyed by its letter; - other use, | the limit; WARN from 80 %, CRIT from 95 %."
+    )
     phases = ", ".join(f"{letter} {name.removesuffix('_s')}" for name, letter, _ in PHASES)
     return [
         *out,
@@ -43,11 +45,17 @@ def help_page(*, readonly: bool, ascii: bool) -> list[Line]:
 
 
 def _swap_lines(swap: Swap) -> list[Line]:
-    head: list[tuple[str, str]] = [(f"{clock(swap.at)} ", "muted"), *phase_bar(swap, 24), (f" {seconds(swap_total(swap))} ", "text bold")]
+    head: list[tuple[str, str]] = [
+        (f"{clock(swap.at)} ", "muted"),
+        *phase_bar(swap, 24),
+        (f" {seconds(swap_total(swap))} ", "text bold"),
+    ]
     head.append((clean(f"{swap.result or 'under way'}, {swap.reason}"), PLAIN))
     out: list[Line] = [tuple(head), ((f"  {phases_text(swap)}", "muted"),)]
     for stop in swap.stops:
-        back = f"{gib(stop.returned_bytes)} of {gib(stop.footprint_bytes)} GiB back, settled in {seconds(stop.settle_s)}"
+        back = (
+            f"{gib(stop.returned_bytes)} of {gib(stop.footprint_bytes)} GiB back, settled in {seconds(stop.settle_s)}"
+        )
         out.append(((clean(f"  stopped {stop.model} by {stop.signal}: {back}"), "muted"),))
     return out
 
@@ -56,12 +64,19 @@ def model_page(model: Model, view: View) -> list[Line]:
     """All that is known of a model and its child."""
     word = state_word(model)
     marks = [m for m in ("pinned", "draining", "sick", "settling", "stuck") if getattr(model, m)]
+    measured, reserved, guess = (
+        gib(model.footprint_bytes),
+        gib(model.reserved_bytes or None),
+        gib(model.estimate_bytes, "~"),
+    )
+    process = f"pid {model.pid or '-'}, port {model.port or '-'}, instance {model.instance or '-'}"
+    served = f"{model.in_flight} in flight of {model.slots or '-'} slots, {model.waiting} waiting"
     out = [
         _fact("state", " ".join([word, *marks]), STATE_STYLES[word].replace(" reverse", " bold")),
         _fact("note", note(model) or "-"),
-        _fact("process", f"pid {model.pid or '-'}, port {model.port or '-'}, instance {model.instance or '-'}, {model.loads} loads so far"),
-        _fact("memory", f"{gib(model.footprint_bytes)} GiB measured, {gib(model.reserved_bytes)} reserved, {gib(model.estimate_bytes, '~')} estimated"),
-        _fact("requests", f"{model.in_flight} in flight of {model.slots or '-'} slots, {model.waiting} waiting, idle {age(model.idle_s)}"),
+        _fact("process", f"{process}, {count(model.loads, 'load')} so far"),
+        _fact("memory", f"{measured} GiB measured, {reserved} reserved, {guess} estimated"),
+        _fact("requests", f"{served}, idle {age(model.idle_s)}"),
     ]
     if model.aliases:
         out.append(_fact("aliases", ", ".join(model.aliases)))
@@ -74,7 +89,9 @@ def model_page(model: Model, view: View) -> list[Line]:
     requests = [r for r in view.snapshot.requests if r.model == model.id]
     if requests:
         out += [(), (("Requests", HEAD),)]
-        out += [((clean(f"{r.phase:<8} {age(r.age_s):>5}  {r.client}  {r.path}  {r.id}"), PLAIN),) for r in requests[:40]]
+        out += [
+            ((clean(f"{r.phase:<8} {age(r.age_s):>5}  {r.client}  {r.path}  {r.id}"), PLAIN),) for r in requests[:40]
+        ]
     swaps = [s for s in view.snapshot.swaps.recent if s.model == model.id or model.id in s.evicted]
     if swaps:
         out += [(), (("Swaps", HEAD),)]
@@ -87,7 +104,13 @@ def _failure(model: Model) -> list[Line]:
     failure = model.failure
     if failure is None:
         return []
-    end = f"exit code {failure.exit_code}" if failure.exit_code is not None else f"signal {failure.signal}" if failure.signal else "alive"
+    end = (
+        f"exit code {failure.exit_code}"
+        if failure.exit_code is not None
+        else f"signal {failure.signal}"
+        if failure.signal
+        else "alive"
+    )
     out = [_fact("what", f"{failure.kind} at {clock(failure.at)}, {end}", "bad"), _fact("message", failure.message)]
     if failure.hint:
         out.append(_fact("do", failure.hint))

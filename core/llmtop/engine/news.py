@@ -1,0 +1,94 @@
+"""News of children, made events for the scheduler and notes for the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from llmtop.children import news
+from llmtop.engine.records import ChildRecord
+from llmtop.scheduler import events
+from llmtop.snapshot import OomLine
+
+if TYPE_CHECKING:
+    from llmtop.engine.driver import Engine
+
+
+class NewsDesk:
+    """Takes what the supervisor tells. News of a child that is forgotten is dropped."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._table: dict[type[news.News], Callable[[ChildRecord, Any], None]] = {
+            news.Started: self._started,
+            news.Loading: self._loading,
+            news.Ready: self._ready,
+            news.Slept: lambda c, n: self._feed(events.Slept(n.instance)),
+            news.Woke: lambda c, n: self._feed(events.Woke(n.instance)),
+            news.LoadFailed: lambda c, n: self._feed(events.LoadFailed(n.instance, n.failure)),
+            news.Sick: lambda c, n: self._feed(events.Sick(n.instance, n.failure)),
+            news.Stopping: self._stopping,
+            news.Killed: self._killed,
+            news.Stuck: self._stuck,
+            news.Exited: self._exited,
+            news.OomSeen: self._oom,
+            news.Line: lambda c, n: self._engine.changed(),
+            news.Sized: self._sized,
+        }
+
+    def take(self, item: news.News) -> None:
+        """One piece of news."""
+        child = self._engine.children.get(item.instance)
+        if child is not None:
+            self._table[type(item)](child, item)
+
+    def _feed(self, event: events.Event) -> None:
+        self._engine.feed(event)
+
+    def _started(self, child: ChildRecord, item: news.Started) -> None:
+        child.started(item.pid, item.port, item.args, item.api_key)
+        self._engine.desk.started(item.instance, item.pid, child.spec.id)
+        self._engine.journal.started(item.instance, self._engine.loop.time())
+        self._engine.changed()
+
+    def _loading(self, child: ChildRecord, item: news.Loading) -> None:
+        child.phase, child.progress = item.phase, item.value
+        self._engine.changed()
+
+    def _ready(self, child: ChildRecord, item: news.Ready) -> None:
+        child.progress = None
+        if item.slots is not None:
+            child.slots = item.slots
+        self._engine.desk.ready(item.instance)
+        self._feed(events.Ready(item.instance))
+        self._engine.learn(child)
+
+    def _stopping(self, child: ChildRecord, item: news.Stopping) -> None:
+        child.kill_at = self._engine.loop.time() + item.kill_in_s
+        self._engine.changed()
+
+    def _killed(self, child: ChildRecord, item: news.Killed) -> None:
+        child.signal, child.kill_at = "SIGKILL", None
+        self._engine.note("kill", child.spec.id, f"SIGKILL to {child.spec.id} (pid {child.pid})")
+
+    def _stuck(self, child: ChildRecord, item: news.Stuck) -> None:
+        text = f"{child.spec.id} (pid {child.pid}, state {item.process_state}) survived SIGKILL"
+        self._engine.note("stuck", child.spec.id, text)
+        self._feed(events.Stuck(item.instance))
+
+    def _exited(self, child: ChildRecord, item: news.Exited) -> None:
+        self._feed(events.Exited(item.instance, None if item.asked else item.failure))
+
+    def _oom(self, child: ChildRecord, item: news.OomSeen) -> None:
+        more = item.count - child.oom_lines
+        child.oom_lines = item.count
+        line = OomLine(time.time(), child.spec.id, item.text, item.count)
+        self._engine.oom.add(line, more)
+        if more == item.count:
+            self._engine.note("oom", child.spec.id, f"{child.spec.id}: {item.text}")
+        self._engine.changed()
+
+    def _sized(self, child: ChildRecord, item: news.Sized) -> None:
+        child.sized = item.total
+        self._engine.learn(child)

@@ -1,0 +1,319 @@
+# ruff: noqa: D102  (what overrides a method of a base class is described there)
+"""The Textual application: follows a core's snapshots, and turns keys into commands to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from typing import ClassVar, Literal
+
+from textual import events, on
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.command import CommandPalette, Provider
+from textual.widget import Widget
+
+from llmtop.client import CoreClient
+from llmtop.snapshot import Snapshot
+from llmtop_tui.actions import BY_ID, Action, Target
+from llmtop_tui.commands import LoadCommands, MainCommands
+from llmtop_tui.deeds import CoreDeeds, ViewDeeds, carry_out
+from llmtop_tui.format import ascii_only, clean
+from llmtop_tui.glyphs import ASCII, UNICODE, utf8
+from llmtop_tui.ink import Ink
+from llmtop_tui.messages import ActionAsked, CursorMoved, LogFetched, SnapshotArrived
+from llmtop_tui.panels.base import LineView
+from llmtop_tui.screens.confirm import Answer, ConfirmScreen
+from llmtop_tui.screens.main import MainScreen
+from llmtop_tui.screens.pager import PagerScreen
+from llmtop_tui.themes import COLOR_BLIND, DARK, THEMES
+from llmtop_tui.view import BREAKPOINTS, View
+from llmtop_tui.widgets.line import Line
+
+STALE_S = 3.0
+"""A core tells something each second; after this long without, the screen says STALE [s]."""
+PACE_S = 0.2
+PACE_BLURRED_S = 1.0
+"""Shortest time between two pictures: while the terminal has the focus, and while it has not [s]."""
+
+
+class Leave(Enum):
+    """How the user left the view."""
+
+    STOP_ALL = "stop all"
+    KEEP_SERVING = "keep serving"
+    DETACH = "detach"
+
+
+class LlmtopApp(App[Leave]):
+    """The screen.
+
+    Args:
+        client: The core that is shown.
+        readonly: No keys that change what is served.
+        ascii_only: Plain ASCII signs, also where the locale could show more.
+        detach_allowed: Leaving may keep the core of this process serving.
+    """
+
+    CSS_PATH = "app.tcss"
+    TITLE = "llmtop"
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+        (start, f"-{level}") for start, level in BREAKPOINTS
+    ]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+        (0, "-tiny"),
+        (12, "-low"),
+        (18, "-short"),
+        (30, "-tall"),
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "do('leave')", show=False, priority=True),
+        Binding("ctrl+c", "do('leave')", show=False),
+    ]
+
+    def __init__(
+        self, client: CoreClient, *, readonly: bool = False, ascii_only: bool = False, detach_allowed: bool = True
+    ) -> None:
+        if os.environ.get("NO_COLOR") == "":
+            del os.environ["NO_COLOR"]  # empty means unset; Textual takes it as set
+        mono = "NO_COLOR" in os.environ
+        # With its own colours Textual turns NO_COLOR into grey shades; with the terminal's it leaves colour out.
+        super().__init__(ansi_color=True if mono else None)
+        self.client = client
+        self.readonly = readonly
+        self.detach_allowed = detach_allowed
+        glyphs = ASCII if ascii_only or not utf8() else UNICODE
+        self.newest: Snapshot = client.latest or Snapshot(version="", pid=0, at=time.time(), url=client.url)
+        self.view = View(self.newest, glyphs=glyphs, mono=mono, readonly=readonly)
+        self.view.take(self.newest)
+        self.main = MainScreen()
+        self.core_deeds, self.view_deeds = CoreDeeds(self), ViewDeeds(self)
+        self._ink: tuple[str, Ink] | None = None
+        self._last_key = ""
+        self._heard_at = time.monotonic()
+        self._paused_at: float | None = None
+        self.animation_level = "none"
+        for theme in THEMES:
+            self.register_theme(theme)
+        if "TEXTUAL_THEME" not in os.environ:
+            self.theme = DARK.name
+
+    # Life
+
+    def on_mount(self) -> None:
+        self.push_screen(self.main)
+        if self.view.glyphs.ascii:
+            self.add_class("-ascii")
+        self.theme_changed_signal.subscribe(self, lambda _: self._recolour())
+        self.call_after_refresh(self._show)
+        self.run_worker(self._follow(), group="follow", exclusive=True)
+        self.set_interval(1.0, self._tick)
+
+    async def _follow(self) -> None:
+        """Hand each picture of the core to the screen; a core that cannot be reached is tried again."""
+        while True:
+            try:
+                async for snapshot in self.client.changes():
+                    self.post_message(SnapshotArrived(snapshot))
+                    await asyncio.sleep(PACE_S if self.app_focus else PACE_BLURRED_S)
+            except (
+                Exception
+            ) as error:  # whatever a client's transport raises shows as STALE, never as an end of the view
+                self.log.error(error)
+            await asyncio.sleep(1.0)
+
+    @on(SnapshotArrived)
+    def _arrived(self, message: SnapshotArrived) -> None:
+        self._heard_at = time.monotonic()
+        self.newest = message.snapshot
+        self.view.stale_s = None
+        if self._paused_at is None:
+            self.view.take(self.newest)
+            self._show()
+        else:
+            self.view.history.add(self.newest)
+            self.main.log_panel.collect(self.newest.log)
+            self._show_alarms()
+
+    def _show(self) -> None:
+        self.main.show(self.view)
+        if isinstance(self.screen, PagerScreen):
+            self.screen.refresh_page()
+
+    def _show_alarms(self) -> None:
+        """While paused: the clock's row and the alarms tell the present, all else stands."""
+        now = replace(self.view, snapshot=self.newest)
+        self.main.header.show(now)
+        self.main.alert.show(now)
+
+    def _tick(self) -> None:
+        silent = time.monotonic() - self._heard_at
+        stale = silent if silent > STALE_S else None
+        paused = None if self._paused_at is None else time.monotonic() - self._paused_at
+        if (stale, paused) != (None, None) or self.view.stale_s is not None:
+            self.view.stale_s, self.view.paused_s = stale, paused
+            self._show_alarms()
+
+    # Colours
+
+    @property
+    def ink(self) -> Ink:
+        """Style names in the colours of the theme."""
+        if self._ink is None or self._ink[0] != self.theme:
+            ink = Ink(
+                self.theme_variables,
+                color_blind=self.theme == COLOR_BLIND.name,
+                mono=self.view.mono,
+                ascii=self.view.glyphs.ascii,
+            )
+            self._ink = (self.theme, ink)
+        return self._ink[1]
+
+    def _recolour(self) -> None:
+        self._ink = None
+        for screen in self.screen_stack:
+            for panel in screen.query(LineView):
+                panel.refresh()
+
+    # Actions
+
+    @property
+    def target(self) -> Target:
+        """What an action would act on now."""
+        name = self.main.selected_model()
+        model = next((m for m in self.newest.models if m.id == name), None)
+        panel = self.main.active
+        return Target(self.newest, model, panel.id or "", panel.item, self.client.embedded)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave destructive keys out of a read-only view."""
+        if action == "do" and self.readonly and parameters and BY_ID[str(parameters[0])].danger:
+            return False
+        return super().check_action(action, parameters)
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key):
+            self._last_key = event.key
+        await super().on_event(event)
+
+    def action_do(self, name: str) -> None:
+        """A key of the registry."""
+        self._start(BY_ID[name], self._last_key)
+
+    def do(self, name: str) -> None:
+        """An action chosen by mouse or palette."""
+        self._start(BY_ID[name], "")
+
+    @on(ActionAsked)
+    def _asked(self, message: ActionAsked) -> None:
+        self.do(message.action)
+
+    @on(CursorMoved)
+    def _moved(self, message: CursorMoved) -> None:
+        """The models' cursor goes along with the queue's: one model is selected, wherever it was pointed at."""
+        if message.panel in ("queue", "flight"):
+            self.main.models.select(getattr(self.main.panel(message.panel).item, "model", ""))
+        self.main.footer.redraw()
+
+    @on(LogFetched)
+    def _fetched(self, message: LogFetched) -> None:
+        self.main.log_panel.merge(message.lines)
+
+    def _start(self, action: Action, key: str) -> None:
+        if isinstance(self.screen, ConfirmScreen) or (self.readonly and action.danger):
+            return
+        target = self.target
+        if not action.applies(target.panel):
+            return
+        if not action.enabled(target):
+            self.tell(action.refused, "warning")
+            return
+        question = action.confirm(target)
+        if question is None:
+            self._carry_out(action, target, "yes")
+            return
+        if action.id == "leave" and not self.detach_allowed:
+            question = replace(question, keep="", lines=question.lines[:-1])
+        question = replace(
+            question, title=self.plain(question.title), lines=tuple(self.plain(line) for line in question.lines)
+        )
+        self.push_screen(ConfirmScreen(question, key), lambda answer: self._answered(action, target, answer))
+
+    def _answered(self, action: Action, target: Target, answer: Answer | None) -> None:
+        if answer in (None, "no"):
+            return
+        asked = target.model
+        if asked is not None and action.id in ("kill", "evict"):
+            now = next((m for m in self.newest.models if m.id == asked.id), None)
+            if now is None or (now.instance, now.pid) != (asked.instance, asked.pid):
+                self.tell(f"{asked.id} changed while you were asked: nothing was done", "warning")
+                return
+        self._carry_out(action, target, answer or "no")
+
+    def _carry_out(self, action: Action, target: Target, answer: Answer) -> None:
+        if action.id == "leave":
+            kept = Leave.KEEP_SERVING if answer == "keep" else Leave.STOP_ALL
+            self.exit(kept if self.client.embedded else Leave.DETACH)
+            return
+        carry_out(self, action.id, target)
+
+    async def action_quit(self) -> None:
+        """Textual's own way out asks as ``q`` does."""
+        self.do("leave")
+
+    # What deeds and palette ask for
+
+    def tell(self, text: str, severity: Literal["information", "warning", "error"] = "information") -> None:
+        """A toast for what the user just did."""
+        self.notify(self.plain(text), severity=severity, timeout=4, markup=False)
+
+    def plain(self, text: str) -> str:
+        """Text for Textual's own widgets: harmless, and plain ASCII where the screen is."""
+        safe = clean(text)
+        return ascii_only(safe) if self.view.glyphs.ascii else safe
+
+    def open_page(self, name: str, text: Callable[[], list[Line]], indent: int = 11) -> None:
+        """Show a page of text; rows that wrap go on at ``indent``."""
+        self.push_screen(PagerScreen(name, text, self.view, indent))
+
+    def open_palette(self) -> None:
+        """Every action, every model."""
+        self._palette(MainCommands)
+
+    def open_load_picker(self) -> None:
+        """The models that do not run."""
+        self._palette(LoadCommands)
+
+    def _palette(self, *providers: type[Provider]) -> None:
+        self.push_screen(CommandPalette(providers=list(providers), placeholder="type a part of a name"))
+
+    def go_to(self, model: str) -> None:
+        """Put the cursor on a model."""
+        self.main.models.set_filter("")
+        self.main.use(self.main.models)
+        self.main.models.select(model)
+
+    def load_model(self, model: str) -> None:
+        """Load a model by name."""
+        self.core_deeds.load_model(model)
+
+    def toggle_pause(self) -> None:
+        """Freeze the display, or show the present again."""
+        if self._paused_at is None:
+            self._paused_at, self.view.paused_s = time.monotonic(), 0.0
+            self._show_alarms()
+        else:
+            self._paused_at, self.view.paused_s = None, None
+            self.view.take(self.newest)
+            self._show()
+
+    def on_app_focus(self) -> None:
+        """Back from another window: the panel in use has the keys again."""
+        focused: Widget | None = self.main.focused
+        if focused is None and self.screen is self.main:
+            self.main.active.focus()
