@@ -1,6 +1,7 @@
-"""Draws the pictures of this folder: ``python screenshots/make.py [SCENE …]``.
+"""Draws the pictures of this folder: ``python screenshots/make.py [--live] [SCENE …]``.
 
-Each scene of ``llmtop_tui.scenes`` is shown by the real application, without a terminal, at 120x40 and 80x24.
+Each scene of ``llmtop_tui.scenes``, or with ``--live`` a real core at work, is shown by the real application, without a
+terminal, at 120x40 and 80x24.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from pathlib import Path
 
 from llmtop.client import CoreClient
 from llmtop_tui.app import LlmtopApp
-from llmtop_tui.scenes import SCENES, SceneClient
+from llmtop_tui.scene_client import SceneClient
+from llmtop_tui.scenes import SCENES
 
 HERE = Path(__file__).resolve().parent
 SIZES = ((120, 40), (80, 24))
 SHOWN = ("full", "loading", "oom", "held")
 """The scenes that are worth a picture in the documentation."""
+SETTLE_S = 0.3
+"""Until the application has drawn what its client gave it [s]."""
 FONT_FACE = re.compile(r"@font-face\s*{[^}]*}\s*")
 
 
@@ -27,13 +31,22 @@ def drawing(app: LlmtopApp) -> str:
     return FONT_FACE.sub("", app.export_screenshot(title="llmtop"))
 
 
-async def draw(name: str, client: CoreClient) -> None:
-    """Save what the application shows of a core, at each size."""
+async def draw(name: str, client: CoreClient, width: int, height: int) -> None:
+    """Save what the application shows of a core."""
+    app = LlmtopApp(client)
+    async with app.run_test(size=(width, height)) as pilot:
+        await pilot.pause(SETTLE_S)
+        save(f"{name}-{width}x{height}", drawing(app))
+
+
+async def draw_live() -> None:
+    """Save what a real core shows; the same story is played once for each size."""
+    from live import at_work, running_core
+
     for width, height in SIZES:
-        app = LlmtopApp(client)
-        async with app.run_test(size=(width, height)) as pilot:
-            await pilot.pause()
-            save(f"{name}-{width}x{height}", drawing(app))
+        with running_core() as url:
+            async with at_work(url) as client:
+                await draw("live", client, width, height)
 
 
 def save(name: str, svg: str) -> None:
@@ -47,12 +60,18 @@ def main() -> int:
     parser.add_argument(
         "scenes", nargs="*", metavar="SCENE", help=f"of {', '.join(SCENES)}; default: {' '.join(SHOWN)}"
     )
-    wanted: list[str] = parser.parse_args().scenes or list(SHOWN)
+    parser.add_argument("--live", action="store_true", help="a real core instead of scenes")
+    told = parser.parse_args()
+    if told.live:
+        asyncio.run(draw_live())
+        return 0
+    wanted: list[str] = told.scenes or list(SHOWN)
     if unknown := [name for name in wanted if name not in SCENES]:
         print(f"no scene {', '.join(unknown)}: there are {', '.join(SCENES)}", file=sys.stderr)
         return 2
     for name in wanted:
-        asyncio.run(draw(name, SceneClient(SCENES[name](), embedded=False)))
+        for width, height in SIZES:
+            asyncio.run(draw(name, SceneClient(SCENES[name](), embedded=False), width, height))
     return 0
 
 

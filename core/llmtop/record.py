@@ -1,8 +1,8 @@
 """A run written to a file, and read back: JSON lines that hold what the views saw and what the scheduler did.
 
-The first line is ``{"llmtop": version, "started": wall seconds}``. Each line after it has ``t``, seconds since the start, and
-either ``snapshot`` (a whole ``Snapshot``), ``event`` and ``actions`` (one step of the scheduler), or ``dropped``, the number of
-lines that the disk was too slow for.
+The first line is ``{"llmtop": version, "started": wall seconds}``. Each line after it has ``t``, seconds since the
+start, and either ``snapshot`` (a whole ``Snapshot``), ``event`` and ``actions`` (one step of the scheduler), or
+``dropped``, the number of lines that the disk was too slow for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 
@@ -31,6 +31,8 @@ MAX_BYTES = 4 * 2**30
 """Size at which a recording ends [bytes]: a night of snapshots, and no full disk."""
 LONGEST_LINE = 64 * 2**20
 """Longest line that is read [bytes]."""
+
+Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -97,6 +99,7 @@ class Recorder:
             handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StartError(f"cannot record to {path}: {error.strerror}") from error
+        os.fchmod(handle, 0o600)
         self._file = os.fdopen(handle, "wb")
         self._file.write(msgspec.json.encode(Header(__version__, wall)) + b"\n")
         self._thread = threading.Thread(target=self._work, name="llmtop-record", daemon=True)
@@ -182,14 +185,14 @@ def _lines(path: str, file: BinaryIO) -> Iterator[Line]:
         raise ConfigError(f"{path}:{number}: {what}: {error}") from error
 
 
-def _safe(value: Any) -> Any:
+def _safe(value: Json) -> Json:
     """The same data with every text safe to show."""
     if isinstance(value, str):
         return value if value.isprintable() else safe_text(value, 4096)
     if isinstance(value, list):
         return [_safe(item) for item in value]
     if isinstance(value, dict):
-        return {_safe(key): _safe(item) for key, item in value.items()}
+        return {key if key.isprintable() else safe_text(key): _safe(item) for key, item in value.items()}
     return value
 
 

@@ -156,7 +156,7 @@ class RemoteClient:
             told: dict[str, Any] = msgspec.json.decode(answer.content, type=dict[str, Any])
             if answer.status_code < 400:
                 return Reply(bool(told["success"]), bool(told.get("changed", False)))
-            refused: dict[str, Any] = told["error"]
+            refused = msgspec.convert(told["error"], dict[str, Any])
             details = {name: value for name, value in refused.items() if name not in {"type", "message", "code"}}
             kind, message = str(refused["type"]), str(refused["message"])
             return Reply(False, refusal=Refusal(kind, message, status=answer.status_code, details=details))

@@ -249,6 +249,15 @@ def test_what_older_builds_downloaded_is_found_too(tmp_path: Path) -> None:
     assert list(found) == ["user/repo:Q8_0"]
 
 
+def test_a_cached_model_that_a_section_names_is_not_listed_twice(tmp_path: Path) -> None:
+    for tag in ("Q4_K_M", "Q8_0"):
+        put(tmp_path / "hub" / "models--user--repo" / "snapshots" / "abc" / f"m-{tag}.gguf")
+    preset = put(tmp_path / "p.ini", b"[mine]\nhf-repo = user/repo:q4_k_m\n")
+    settings = Settings(models_preset=preset)
+    found = build_catalog(settings, None, env={"HF_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    assert list(found.models) == ["user/repo:Q8_0", "mine"]
+
+
 def test_no_cache_at_all_is_a_line_not_an_error(tmp_path: Path) -> None:
     found = catalog(None, env={"LLAMA_CACHE": str(tmp_path / "no-cache")})
     assert not found.models

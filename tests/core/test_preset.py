@@ -127,7 +127,8 @@ def test_the_command_line_beats_the_section_beats_star() -> None:
 
 
 def test_what_llmtop_owns_is_left_out_with_a_line() -> None:
-    text = "[A]\nhost = 0.0.0.0\nport = 9000\napi-key = S3CRET\nssl-key-file = k\nLLAMA_ARG_PORT = 1\n[*]\nmodel = x\nalias = y\n"
+    section = "[A]\nhost = 0.0.0.0\nport = 9000\napi-key = S3CRET\nssl-key-file = k\nLLAMA_ARG_PORT = 1\n"
+    text = section + "[*]\nmodel = x\nalias = y\n"
     presets = read(text)
     assert presets.drafts["A"].args == presets.star.args == []
     assert len(presets.warnings) == 7
@@ -143,7 +144,8 @@ def test_what_opens_files_or_a_shell_is_passed_on_and_told() -> None:
 def test_llmtops_own_keys_are_read_and_not_passed_on() -> None:
     text = (
         "[A]\npin = true\nmemory = 12GiB\nidle-unload = 5m\nevict-on-sleep = on\non-client-abort = drain\n"
-        "stop-timeout = 3\nload-on-startup = 1\ncache-ram = 100\nsleep-idle-seconds = 60\nenv = A=1 B='x y'\nalias = q, r,s\n"
+        "stop-timeout = 3\nload-on-startup = 1\ncache-ram = 100\nsleep-idle-seconds = 60\nenv = A=1 B='x y'\n"
+        "alias = q, r,s\n"
     )
     draft = read(text).drafts["A"]
     assert draft.args == []
@@ -188,6 +190,11 @@ def test_an_unknown_key_is_left_out_with_file_and_line() -> None:
 def test_a_token_goes_to_the_environment_and_never_to_the_command_line() -> None:
     draft = read("[A]\nhf-token = hf_x\n").drafts["A"]
     assert (draft.args, draft.env) == ([], [("HF_TOKEN", "hf_x")])
+
+
+def test_a_variable_that_cannot_be_read_does_not_show_its_value() -> None:
+    presets = read("[A]\nenv = TOKEN s3cret\n")
+    assert "s3cret" not in f"{presets.problems} {presets.drafts['A'].problem}"
 
 
 def test_star_sets_llmtops_options_and_a_cap_in_a_section_is_told() -> None:

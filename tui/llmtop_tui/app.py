@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 from typing import ClassVar, Literal
 
 from textual import events, on
@@ -19,34 +18,28 @@ from textual.widget import Widget
 
 from llmtop.client import CoreClient
 from llmtop.snapshot import Snapshot
-from llmtop_tui.actions import BY_ID, Action, Target
+from llmtop_tui.actions import BY_ID, Target
+from llmtop_tui.asking import Asking, Leave
 from llmtop_tui.commands import LoadCommands, MainCommands
-from llmtop_tui.deeds import CoreDeeds, ViewDeeds, carry_out
+from llmtop_tui.deeds import CoreDeeds, ViewDeeds
 from llmtop_tui.format import ascii_only, clean
 from llmtop_tui.glyphs import ASCII, UNICODE, utf8
 from llmtop_tui.ink import Ink
 from llmtop_tui.messages import ActionAsked, CursorMoved, LogFetched, SnapshotArrived
 from llmtop_tui.panels.base import LineView
-from llmtop_tui.screens.confirm import Answer, ConfirmScreen
 from llmtop_tui.screens.main import MainScreen
 from llmtop_tui.screens.pager import PagerScreen
 from llmtop_tui.themes import COLOR_BLIND, DARK, THEMES
 from llmtop_tui.view import BREAKPOINTS, View
 from llmtop_tui.widgets.line import Line
 
+__all__ = ["Leave", "LlmtopApp"]
+
 STALE_S = 3.0
 """A core tells something each second; after this long without, the screen says STALE [s]."""
 PACE_S = 0.2
 PACE_BLURRED_S = 1.0
 """Shortest time between two pictures: while the terminal has the focus, and while it has not [s]."""
-
-
-class Leave(Enum):
-    """How the user left the view."""
-
-    STOP_ALL = "stop all"
-    KEEP_SERVING = "keep serving"
-    DETACH = "detach"
 
 
 class LlmtopApp(App[Leave]):
@@ -62,15 +55,8 @@ class LlmtopApp(App[Leave]):
     CSS_PATH = "app.tcss"
     TITLE = "llmtop"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
-        (start, f"-{level}") for start, level in BREAKPOINTS
-    ]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
-        (0, "-tiny"),
-        (12, "-low"),
-        (18, "-short"),
-        (30, "-tall"),
-    ]
+    HORIZONTAL_BREAKPOINTS = [(start, f"-{level}") for start, level in BREAKPOINTS]  # noqa: RUF012 (as in the base)
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (12, "-low"), (18, "-short"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "do('leave')", show=False, priority=True),
         Binding("ctrl+c", "do('leave')", show=False),
@@ -91,7 +77,8 @@ class LlmtopApp(App[Leave]):
         self.newest: Snapshot = client.latest or Snapshot(version="", pid=0, at=time.time(), url=client.url)
         self.view = View(self.newest, glyphs=glyphs, mono=mono, readonly=readonly)
         self.view.take(self.newest)
-        self.main = MainScreen()
+        self.main: MainScreen = MainScreen()
+        self._asking = Asking(self)
         self.core_deeds, self.view_deeds = CoreDeeds(self), ViewDeeds(self)
         self._ink: tuple[str, Ink] | None = None
         self._last_key = ""
@@ -203,11 +190,11 @@ class LlmtopApp(App[Leave]):
 
     def action_do(self, name: str) -> None:
         """A key of the registry."""
-        self._start(BY_ID[name], self._last_key)
+        self._asking.start(BY_ID[name], self._last_key)
 
     def do(self, name: str) -> None:
         """An action chosen by mouse or palette."""
-        self._start(BY_ID[name], "")
+        self._asking.start(BY_ID[name], "")
 
     @on(ActionAsked)
     def _asked(self, message: ActionAsked) -> None:
@@ -223,44 +210,6 @@ class LlmtopApp(App[Leave]):
     @on(LogFetched)
     def _fetched(self, message: LogFetched) -> None:
         self.main.log_panel.merge(message.lines)
-
-    def _start(self, action: Action, key: str) -> None:
-        if isinstance(self.screen, ConfirmScreen) or (self.readonly and action.danger):
-            return
-        target = self.target
-        if not action.applies(target.panel):
-            return
-        if not action.enabled(target):
-            self.tell(action.refused, "warning")
-            return
-        question = action.confirm(target)
-        if question is None:
-            self._carry_out(action, target, "yes")
-            return
-        if action.id == "leave" and not self.detach_allowed:
-            question = replace(question, keep="", lines=question.lines[:-1])
-        question = replace(
-            question, title=self.plain(question.title), lines=tuple(self.plain(line) for line in question.lines)
-        )
-        self.push_screen(ConfirmScreen(question, key), lambda answer: self._answered(action, target, answer))
-
-    def _answered(self, action: Action, target: Target, answer: Answer | None) -> None:
-        if answer in (None, "no"):
-            return
-        asked = target.model
-        if asked is not None and action.id in ("kill", "evict"):
-            now = next((m for m in self.newest.models if m.id == asked.id), None)
-            if now is None or (now.instance, now.pid) != (asked.instance, asked.pid):
-                self.tell(f"{asked.id} changed while you were asked: nothing was done", "warning")
-                return
-        self._carry_out(action, target, answer or "no")
-
-    def _carry_out(self, action: Action, target: Target, answer: Answer) -> None:
-        if action.id == "leave":
-            kept = Leave.KEEP_SERVING if answer == "keep" else Leave.STOP_ALL
-            self.exit(kept if self.client.embedded else Leave.DETACH)
-            return
-        carry_out(self, action.id, target)
 
     async def action_quit(self) -> None:
         """Textual's own way out asks as ``q`` does."""

@@ -94,7 +94,7 @@ def attach(url: str, key: str, *, readonly: bool, record: str = "") -> int:
 
 def replay(path: str) -> int:
     """Show a recorded run. Gives the exit code."""
-    from llmtop.record import ReplayClient
+    from llmtop.replay import ReplayClient
 
     return _view_only(ReplayClient(path), readonly=True)
 

@@ -55,7 +55,7 @@ def cut_end(text: str, width: int, ellipsis: str = "…") -> str:
         return ""
     # Only what can be seen is measured: one line of a child may be very long.
     text = clean(text[: 4 * width + 4])
-    return text if width_of(text) <= width else _take(text, width - 1) + ellipsis
+    return text if width_of(text) <= width else _take(text, width - len(ellipsis)) + ellipsis
 
 
 def cut_middle(text: str, width: int, ellipsis: str = "…") -> str:

@@ -88,7 +88,7 @@ class Ink:
         return style
 
     def strip(self, line: Line, width: int, ground: Style) -> Strip:
-        """A line as the terminal gets it: cleaned once more, coloured, exactly ``width`` cells on the panel's ground."""
+        """A line as the terminal gets it: cleaned once more, coloured, exactly ``width`` cells on its ground."""
         segments: list[Segment] = []
         for text, name in line:
             safe = clean(text)

@@ -15,6 +15,7 @@ class SnapshotArrived(Message):
         super().__init__()
 
     def can_replace(self, message: Message) -> bool:
+        """Drop older pictures that still wait."""
         return isinstance(message, SnapshotArrived)
 
 

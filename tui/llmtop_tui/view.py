@@ -19,7 +19,11 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 def level_of(width: int) -> Level:
     """The layout for a terminal of this width [cells]."""
-    return [level for start, level in BREAKPOINTS if width >= start][-1] if width >= 0 else "slim"
+    found: Level = "slim"
+    for start, level in BREAKPOINTS:
+        if width >= start:
+            found = level
+    return found
 
 
 def holds_memory(model: Model) -> bool:

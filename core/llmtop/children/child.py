@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 
 from llmtop.children import news, protocol
 from llmtop.children.binary import ServerHelp, server_help
-from llmtop.children.classify import Verdict, exit_failure, failure, line_failure
+from llmtop.children.classify import TELLING, Verdict, exit_failure, failure, line_failure
 from llmtop.children.command import Launch, build_launch, masked, stop_command, with_descriptor_limit
 from llmtop.children.guardian import Ward, executable, start_time
 from llmtop.children.output import Listener, Output
@@ -33,7 +33,7 @@ LOADING_KILL_S = 0.5
 """From SIGTERM to SIGKILL for a child that is still loading [s]."""
 
 _STOP_BASE_S, _STOP_MAX_S, _STOP_BYTES_PER_S = 10.0, 60.0, 20e9
-_GATHER_S = 0.02  # after a line that ends it: the next lines say why
+_GATHER_S, _GATHER_VAGUE_S = 0.02, 0.25  # after a line that dooms it: the next lines say why
 _SETTLE_S = 1.0  # until a wrapper has surely run what it wraps
 _SIZES_AFTER_S = 0.05  # the log's thread is behind the ready line
 _DRAIN_S = 0.25
@@ -75,6 +75,7 @@ class Child:
         self._wanted: Callable[[], None] | None = None
         self._doom: Failure | None = None
         self._doomed = False
+        self._condemning: asyncio.TimerHandle | None = None
         self._last_sign = self._loop.time()
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -291,16 +292,20 @@ class Child:
     async def _verify(self) -> None:
         assert self._probe is not None
         wrong = await self._probe.sick()
-        if wrong:
+        if wrong and not self._doomed:  # else its own lines tell more
             self._sick(failure("sick", f"{safe_text(wrong)}, though it was loaded", lines=self.ring.texts()))
 
     def _wrong(self, verdict: Verdict) -> None:
         pattern = verdict.pattern
         if pattern.name == "router_child" and not self._ready:
             self._doom_load(line_failure([verdict.text], verdict))
-        elif not self._doomed and (pattern.acts == "always" or (pattern.acts == "load" and not self._ready)):
+        elif pattern.acts == "always" or (pattern.acts == "load" and not self._ready):
             self._doomed = True
-            self._later(_GATHER_S, lambda: self._condemn(verdict))
+            wait_s = _GATHER_S if pattern.rank >= TELLING else _GATHER_VAGUE_S
+            if self._condemning is None or self._condemning.when() > self._loop.time() + wait_s:
+                if self._condemning is not None:
+                    self._condemning.cancel()
+                self._condemning = self._later(wait_s, lambda: self._condemn(verdict))
 
     def _condemn(self, verdict: Verdict) -> None:
         why = line_failure(self.ring.texts(), verdict)
@@ -420,12 +425,13 @@ class Child:
     def _tell(self, item: news.News) -> None:
         self._world.sink(item)
 
-    def _later(self, delay_s: float, call: Callable[[], None]) -> None:
+    def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle | None:
         if self._gone.is_set():
-            return
+            return None
         now = self._loop.time()
         self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > now]
         self._timers.append(self._loop.call_later(delay_s, call))
+        return self._timers[-1]
 
     def _background(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

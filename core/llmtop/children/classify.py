@@ -6,6 +6,7 @@ import re
 import signal as signals
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from llmtop.children.patterns import PATTERNS, SMALLER, TRIGGERS, Pattern
@@ -26,7 +27,14 @@ _ECHO = re.compile(
     r"|\blog_server_r\b|\bformatted prompt\b|\bprompt (?:tokens|text)?:",
     re.IGNORECASE,
 )
+# One of these is in every such line: most lines are spared the search.
+_ECHO_WORDS = ("request", "response", "prompt", "params", "body", "messages", "content", "input", "generated text")
+_ECHO_WORDS += ("parsed message", "log_server_r", '"text', '"role', '{"', '{\\"', '["', "[{", '{ "', "[ ")
+_NO_DIGITS = str.maketrans("123456789", "000000000")
 _LAST_LINES = 20
+
+TELLING = 80
+"""A pattern of this rank or more names the cause; below it only says that there is one."""
 
 
 class Verdict(NamedTuple):
@@ -63,22 +71,31 @@ def classify(line: str) -> Verdict | None:
 
 
 def _echoes(text: str) -> bool:
-    # Each way to show a request holds one of these: most lines are spared the search.
-    return (
-        (":" in text or "=" in text)
-        and ('"' in text or "prompt" in text or "'" in text or "[" in text or "`" in text or "{" in text)
-        and (_ECHO.search(text) is not None)
-    )
+    low = text.lower()
+    return any(word in low for word in _ECHO_WORDS) and _ECHO.search(text) is not None
 
 
 def _classify(level: str, text: str) -> Verdict | None:
     if level in ("D", "T") or _echoes(text):
         return None
+    pattern = _find(level == "I", text.translate(_NO_DIGITS))
+    return Verdict(pattern, text) if pattern else None
+
+
+@lru_cache(maxsize=1024)
+def _find(info: bool, text: str) -> Pattern | None:
+    # Digits are all alike to the patterns, so a flood of one message costs one search.
     for pattern in PATTERNS:
-        if level == "I" and not pattern.info:
+        if info and not pattern.info:
             continue
+        for needle in pattern.needles:
+            if needle in text:
+                break
+        else:
+            if pattern.needles:
+                continue
         if pattern.regex.search(text):
-            return Verdict(pattern, text)
+            return pattern
     return None
 
 
@@ -91,19 +108,12 @@ class Classifier:
     def __init__(self) -> None:
         self._echoing = False
 
-    def feed(self, line: str, look: bool = True) -> Verdict | None:
-        """Take the next line, already safe to show; say what it means.
-
-        Args:
-            line: The line.
-            look: False when it is known that no pattern can match; the line may still open or close an echo.
-        """
+    def feed(self, line: str) -> Verdict | None:
+        """Take the next line, already safe to show; say what it means."""
         level, text = strip_prefix(line)
-        if level or _COMPONENT.match(text):
+        if not self._echoing or level or _COMPONENT.match(text):
             self._echoing = level in ("D", "T") or _echoes(text)
-        elif not self._echoing:
-            self._echoing = _echoes(text)
-        if self._echoing or not look or not worth_a_look(text):
+        if self._echoing or not worth_a_look(text):
             return None
         return _classify(level, text)
 

@@ -23,10 +23,10 @@ BATCH_S = 0.1
 BATCH_LINES = 50
 """Most lines in a batch; more are counted."""
 
-_READ_BYTES = 16 * 1024
-_WINDOW_LINES = 4000
+_READ_BYTES = 4 * 1024
+_WINDOW_S = 0.03
 _WINDOW_BYTES = 1 << 20
-"""Read in one batch time, of each child; a child that writes faster waits for its pipe, not the core for it."""
+"""Most time spent on a child's output, and most of it read, in one batch time; who writes more waits for his pipe, not the core for him."""
 
 _BULK = 64
 _FILE_BYTES = 256 * 1024
@@ -147,7 +147,7 @@ class Output:
         self._text_size = 0
         self._oom_count = 0
         self._oom_text = ""
-        self._window_lines = self._window_bytes = 0
+        self._window_bytes, self._window_s = 0, 0.0
         self._timer: asyncio.TimerHandle | None = None
         for stream in self._streams:
             stream.resume()
@@ -161,7 +161,7 @@ class Output:
         """The process is gone: read the rest, wait no longer than ``patience_s`` [s] for whoever else holds a pipe, and close."""
         end = self._loop.time() + patience_s
         while True:
-            self._window_lines = self._window_bytes = 0
+            self._window_bytes, self._window_s = 0, 0.0
             for stream in self._streams:
                 while self._window_open and stream.read():
                     pass
@@ -182,12 +182,14 @@ class Output:
 
     @property
     def _window_open(self) -> bool:
-        return self._window_lines < _WINDOW_LINES and self._window_bytes < _WINDOW_BYTES
+        return self._window_s < _WINDOW_S and self._window_bytes < _WINDOW_BYTES
 
     def _feed(self, number: int, data: bytes) -> None:
         self._listener.sign()
-        self._window_bytes += len(data)
+        begin = time.perf_counter()
         self._take(number, self._splitters[number].feed(data))
+        self._window_bytes += len(data)
+        self._window_s += time.perf_counter() - begin
         if not self._window_open:
             for stream in self._streams:
                 stream.pause()
@@ -196,14 +198,15 @@ class Output:
     def _take(self, number: int, lines: list[bytes]) -> None:
         if number == 0:
             lines = [line for line in lines if not self._listener.control(line)]
-        self._window_lines += len(lines)
         at = time.time()
-        look = len(lines) < _BULK or worth_a_look(b"\n".join(lines).decode("latin-1"))
-        for raw in lines:
-            text = safe_text(raw.decode("utf-8", "replace")).rstrip()
+        # A flood is searched in one piece; without a word that matters only its last line is read, for whether it is an echo.
+        look = len(lines) < _BULK or _worth_a_look(b"\n".join(lines).decode("latin-1"))
+        texts = [safe_text(raw.decode("utf-8", "replace")).rstrip() for raw in lines]
+        for text in texts:
             self._keep(LogLine(next(self._numbers), at, self._model, text))
+        for text in texts if look else texts[-1:]:
             self.sizes.feed(text)
-            verdict = self._readers[number].feed(text, look)
+            verdict = self._readers[number].feed(text)
             if verdict is not None:
                 if verdict.pattern.oom:
                     self._oom_count += 1
@@ -228,7 +231,7 @@ class Output:
 
     def _tick(self) -> None:
         self._timer = None
-        self._window_lines = self._window_bytes = 0
+        self._window_bytes, self._window_s = 0, 0.0
         for stream in self._streams:
             stream.resume()
         if self._flush():
@@ -249,3 +252,7 @@ class Output:
         self._file("\n".join(text_lines) + "\n")
         self._listener.lines(tuple(batch))
         return True
+
+
+def _worth_a_look(block: str) -> bool:
+    return "MiB" in block or "loading model" in block or worth_a_look(block)

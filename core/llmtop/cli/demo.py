@@ -56,6 +56,7 @@ def demo(
             tuple(configuration.catalog.models),
             told=None if shown else say,
             asks=traffic,
+            tokens=150 if configuration.demo.real else 30,
             seconds=seconds,
             over=lambda: os.kill(os.getpid(), signal.SIGTERM),
         )

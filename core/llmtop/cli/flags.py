@@ -39,11 +39,10 @@ def with_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def _kind(row: Row) -> Any:
     names = [f"--{row.name}/--no-{row.name}" if row.off_switch else f"--{row.name}", *row.short]
-    variables = ", ".join((row.variable, *row.env))
     option = typer.Option(
         *names,
-        help=f"{row.help} [dim]{variables}[/dim]",
-        metavar=None if row.switch else row.metavar,
+        help=" ".join((row.help, *(f"[dim]{name}[/dim]" for name in row.env))),
+        metavar="" if row.switch else row.metavar,
         rich_help_panel=row.panel,
     )
     if row.switch:

@@ -36,7 +36,8 @@ def root(
 ) -> int:
     """Run several local models behind one address, swapping them strictly one after the other, and show all of it live.
 
-    Arguments after -- go to every llama-server. Every option can be set in the environment too.
+    Arguments after -- go to every llama-server. Every option can be set in the environment as well: --models-max as
+    LLMTOP_MODELS_MAX, and so on; where llama.cpp has a variable for it, that one counts too.
     """
     call = invocation(context)
     call.flags = flags

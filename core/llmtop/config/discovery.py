@@ -97,19 +97,20 @@ def _presets(settings: Settings, table: OptionTable | None, sections: Sequence[S
 
 
 def _unclaimed(found: Sequence[Found], presets: Presets) -> list[Found]:
-    """Leave out files that a section of another name loads: else they are listed twice, once with wrong settings."""
+    """Leave out what a section of another name loads: else it is listed twice, once with wrong settings."""
     if not presets.star.own.get("dedup-cache-models", True):
         return list(found)
-    claimed = {
-        place
-        for draft in presets.drafts.values()
-        if "model" in draft.sources
-        for place in _places(draft.sources["model"])
-    }
+    sources = [draft.sources for draft in presets.drafts.values()]
+    files = {place for said in sources if "model" in said for place in _places(said["model"])}
+    repositories = {said["hf-repo"].lower() for said in sources if "hf-repo" in said and "model" not in said}
     return [
         model
         for model in found
-        if model.id in presets.drafts or not any(place in claimed for f in model.shards for place in _places(f))
+        if model.id in presets.drafts
+        or (
+            not any(place in files for shard in model.shards for place in _places(shard))
+            and model.id.lower() not in repositories
+        )
     ]
 
 

@@ -190,7 +190,8 @@ class _Reader:
         try:
             self.draft.own[key] = _READ[key](entry.value)
         except ValueError as error:
-            self._fault(entry, f"{key}: {entry.value!r} {error}")
+            shown = "its value" if key == "env" else repr(entry.value)  # variables hold secrets
+            self._fault(entry, f"{key}: {shown} {error}")
 
     def _source(self, key: str, entry: Entry) -> None:
         if self._star:

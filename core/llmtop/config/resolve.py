@@ -44,8 +44,8 @@ class Configuration:
         child_args: The same.
     """
 
-    settings: Settings
-    catalog: Catalog
+    settings: Settings = field(repr=False)  # keys and tokens are in here
+    catalog: Catalog = field(repr=False)
     server: Server | None = None
     demo: DemoInfo | None = None
     flags: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)

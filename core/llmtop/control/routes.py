@@ -215,7 +215,8 @@ class ControlRoutes:
 def _number(text: str | None, what: str, default: int) -> int:
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise Refused(Refusal("invalid_request", f"{what} takes a whole number, got {shown(text)}"))
     return int(text)
 

@@ -65,7 +65,8 @@ def stage(flags: Mapping[str, object], env: Mapping[str, str], *, simulated: boo
         }
         said = {name: value for name, value in flags.items() if value is not None and name != "llama_server"}
         configuration = resolve(own | said, kept, _REAL_ARGS if real else ())
-        words = f"real llama-server, {server}" if real else "simulated children: no llama-server was asked for or found"
+        why = "as asked" if simulated else "no llama-server was found"
+        words = f"real llama-servers, {server}" if real else f"simulated children, {why}"
         yield replace(configuration, demo=DemoInfo(str(folder), real, words))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

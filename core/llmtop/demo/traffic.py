@@ -32,13 +32,21 @@ class Tally:
 
     def summary(self) -> str:
         """One closing line: answers, errors, swaps, the slowest swap."""
-        parts = [f"{self.answers} answers", f"{sum(self.failures.values())} errors", f"{len(self.swaps)} swaps"]
+        parts = [
+            _counted(self.answers, "answer"),
+            _counted(sum(self.failures.values()), "error"),
+            _counted(len(self.swaps), "swap"),
+        ]
         if self.failures:
             parts[1] += f" ({', '.join(f'{count} {name}' for name, count in sorted(self.failures.items()))})"
         slowest = max(self.swaps.values(), key=took_s, default=None)
         if slowest is not None:
             parts.append(f"slowest swap {slowest['model']} in {took_s(slowest):.2f} s")
         return ", ".join(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def took_s(swap: dict[str, Any]) -> float:
@@ -64,6 +72,7 @@ class Traffic:
         models: Ids to ask.
         told: Called, on this thread, with a line for each swap that is over.
         asks: Ask the models; else only watch.
+        tokens: How long an answer is, about [tokens].
         seconds: End by itself after that long [s]; None goes on until ``stop``.
         over: Called, on this thread, when the time is up.
     """
@@ -76,12 +85,13 @@ class Traffic:
         *,
         told: Callable[[str], None] | None = None,
         asks: bool = True,
+        tokens: int = 150,
         seconds: float | None = None,
         over: Callable[[], None] | None = None,
     ) -> None:
         self.tally = Tally()
         self._url, self._key, self._models = url, key, tuple(models)
-        self._told, self._asks, self._seconds, self._over = told, asks, seconds, over
+        self._told, self._asks, self._tokens, self._seconds, self._over = told, asks, tokens, seconds, over
         self._leave = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="demo-traffic", daemon=True)
 
@@ -92,14 +102,19 @@ class Traffic:
     def stop(self) -> None:
         """End, and wait for the thread."""
         self._leave.set()
-        self._thread.join(5)
+        self.join(5)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; it has come, or not within the time [s]."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     async def _run(self) -> None:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         async with httpx.AsyncClient(base_url=self._url, headers=headers, timeout=None, trust_env=False) as client:
             tasks = [asyncio.create_task(self._watch(client))]
-            if self._asks and await self._ready(client):
-                tasks += [asyncio.create_task(self._in_turn(client)), asyncio.create_task(self._at_random(client))]
+            if self._asks:
+                tasks.append(asyncio.create_task(self._clients(client)))
             await asyncio.to_thread(self._leave.wait, self._seconds)
             for task in tasks:
                 task.cancel()
@@ -108,9 +123,13 @@ class Traffic:
         if self._over is not None and not self._leave.is_set():
             self._over()
 
+    async def _clients(self, client: httpx.AsyncClient) -> None:
+        if await self._ready(client):
+            await asyncio.gather(self._in_turn(client), self._at_random(client))
+
     async def _ready(self, client: httpx.AsyncClient) -> bool:
         end = asyncio.get_running_loop().time() + READY_S
-        while not self._leave.is_set() and asyncio.get_running_loop().time() < end:
+        while asyncio.get_running_loop().time() < end:
             try:
                 if (await client.get("/health", timeout=2)).status_code == 200:
                     return True
@@ -124,8 +143,8 @@ class Traffic:
         random = Random(1)
         while True:
             for model in self._models:
-                for _ in range(3):
-                    await self._ask(client, model, random.randrange(60, 200), random)
+                for _ in range(2):
+                    await self._ask(client, model, random)
                     await asyncio.sleep(random.uniform(*PAUSE_S))
 
     async def _at_random(self, client: httpx.AsyncClient) -> None:
@@ -133,14 +152,14 @@ class Traffic:
         random = Random(2)
         while True:
             wanted = random.sample(self._models, min(len(self._models), random.choice((1, 1, 2))))
-            await asyncio.gather(*(self._ask(client, model, random.randrange(100, 400), random) for model in wanted))
+            await asyncio.gather(*(self._ask(client, model, random) for model in wanted))
             await asyncio.sleep(random.uniform(*PAUSE_S) * 2)
 
-    async def _ask(self, client: httpx.AsyncClient, model: str, tokens: int, random: Random) -> None:
+    async def _ask(self, client: httpx.AsyncClient, model: str, random: Random) -> None:
         body = {
             "model": model,
             "messages": [{"role": "user", "content": random.choice(_PROMPTS)}],
-            "max_tokens": tokens,
+            "max_tokens": int(self._tokens * random.uniform(0.5, 2.0)),
             "stream": random.random() < 0.5,
         }
         try:

@@ -44,6 +44,7 @@ class EngineControl:
         self._url = url
         self._reread = reread
         self._exposed = exposed
+        engine.snapshot = self.snapshot
 
     @property
     def settings(self) -> Settings:

@@ -5,31 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from llmtop.children.supervisor import Supervisor
-from llmtop.config.discovery import cache_share, recheck
 from llmtop.config.resolve import Configuration
 from llmtop.config.spec import ModelSpec, Settings
+from llmtop.engine.chronicle import Chronicle
+from llmtop.engine.deeds import Deeds
 from llmtop.engine.desk import Desk
+from llmtop.engine.files import FileCheck
+from llmtop.engine.news import NewsDesk
 from llmtop.engine.records import CLIENT_LEFT, ChildRecord, OomBook, Ticket
-from llmtop.journal import Journal
 from llmtop.memory.sample import Sample
 from llmtop.scheduler import actions as act
-from llmtop.scheduler import checks, events, queue, room
+from llmtop.scheduler import checks, events
 from llmtop.scheduler.machine import Machine
-from llmtop.snapshot import EventLine, Failure
+from llmtop.snapshot import Failure, Snapshot
 
 _log = logging.getLogger(__name__)
 PUBLISH_S = 0.1
 """Views hear of a change at most this often [s]."""
-LEARN_STEP = 64 * 2**20
-"""A footprint that grew by less is not worth an event [bytes]."""
-FAULTS_KEPT = 20
 
 
 class Engine:
@@ -44,8 +43,6 @@ class Engine:
     def __init__(
         self, configuration: Configuration, desk: Desk, supervise: Callable[[Callable[[Any], None]], Supervisor]
     ) -> None:
-        from llmtop.engine.news import NewsDesk
-
         settings = configuration.settings
         self.configuration = configuration
         self.settings = settings
@@ -54,59 +51,50 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         self.desk = desk
         self.machine = Machine(_limits(settings))
-        self.journal = Journal()
+        self.chronicle = Chronicle(settings, Path(settings.state_dir), self.loop.time(), self.changed)
+        self.journal = self.chronicle.journal
         self.children: dict[int, ChildRecord] = {}
         self.tickets: dict[int, Ticket] = {}
         self.oom = OomBook()
-        self.faults: deque[str] = deque(maxlen=FAULTS_KEPT)
         self.started_at = self.loop.time()
         self.requests_total = 0
         self.errors_total = 0
+        self.snapshot: Callable[[], Snapshot]
+        """Set by whoever makes the pictures; used for recordings."""
         self.forget_upstream: Callable[[str], None] = lambda _: None
-        self.news = NewsDesk(self)
-        self.supervisor = supervise(self.news.take)
+        self.deeds = Deeds(self)
+        self.supervisor = supervise(NewsDesk(self).take)
         self._serial = 0
         self._later: deque[events.Event] = deque()
         self._busy = False
         self._turned = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._signatures: dict[str, tuple[Any, ...]] = {}
+        self._files = FileCheck(self.feed)
         self._listeners: set[asyncio.Event] = set()
         self._publish: asyncio.TimerHandle | None = None
         self._second: asyncio.TimerHandle | None = None
-        self._perform: dict[type[act.Action], Callable[[Any], None]] = {
-            act.Spawn: self._spawn,
-            act.Stop: self._stop,
-            act.Kill: self._kill,
-            act.Settle: self._settle,
-            act.Grant: self._grant,
-            act.Refuse: self._refuse,
-            act.Cut: self._cut,
-        }
 
     # --- life
 
     async def start(self) -> None:
         """Learn what is known of the models, read the memory, and begin the start-up loads."""
         server = self.configuration.server.path if self.configuration.server is not None else ""
-        await self.desk.start(server, self._on_sample)
+        await self.desk.start(server, self.on_sample)
         specs = list(self.specs.values())
         for facts in await asyncio.to_thread(lambda: [self.desk.facts(spec) for spec in specs]):
             self._know(facts)
         for warning in self.settings.warnings:
             self.note("note", "", warning)
         if self.desk.watch.latest is not None:
-            self._on_sample(self.desk.watch.latest)
+            self.on_sample(self.desk.watch.latest)
         self._second = self.loop.call_later(1.0, self._every_second)
 
     def _know(self, facts: events.Facts) -> None:
         """Tell the scheduler of a model, and whether its files are in order."""
         spec = self.specs[facts.name]
         self.feed(events.Configured(facts))
-        self._note_files(spec)
-        if spec.problem:
-            self.feed(events.Checked(spec.id, _file_failure(spec)))
+        self._files.first(spec)
 
     def reconfigure(self, fresh: Configuration) -> bool:
         """Take a configuration that was read again; only models that changed are touched. True when anything did."""
@@ -156,6 +144,7 @@ class Engine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.supervisor.aclose()
         await self.desk.stop()
+        await asyncio.to_thread(self.chronicle.close)
 
     def kill_all(self) -> None:
         """No more patience: SIGKILL to every child."""
@@ -189,11 +178,10 @@ class Engine:
         actions = self.machine.handle(event, now)
         routine = isinstance(event, (events.Arrived, events.Left)) and all(type(a) is act.Grant for a in actions)
         for action in actions:
-            perform = self._perform.get(type(action))
+            perform = self.deeds.table.get(type(action))
             if perform is not None:
                 perform(action)
-        if not routine:
-            self._report(self.journal.observe(event, actions, now, time.time()))
+        self.chronicle.step(event, actions, now, routine=routine)
         if any(type(a) is act.Spawn for a in actions):
             self._check(actions)
         return actions
@@ -213,23 +201,11 @@ class Engine:
     def _check(self, actions: Sequence[act.Action]) -> None:
         """Broken invariants are bugs of llmtop: said, shown, and lived with."""
         for fault in checks.broken(self.machine.world, actions):
-            self.fault(f"invariant: {fault}")
-
-    def fault(self, text: str) -> None:
-        """Something that must not happen happened."""
-        _log.error("%s", text)
-        if text not in self.faults:
-            self.faults.append(text)
-            self.note("fault", "", text)
+            self.chronicle.fault(f"invariant: {fault}")
 
     def note(self, kind: str, model: str, text: str) -> None:
         """A line for the events panel that is not the scheduler's."""
-        self._report((self.journal.note(kind, model, text, time.time()),))
-        self.changed()
-
-    def _report(self, lines: Sequence[EventLine]) -> None:
-        for line in lines:
-            _log.info("%s %s", line.kind, line.text)
+        self.chronicle.note(kind, model, text)
 
     # --- requests
 
@@ -268,136 +244,23 @@ class Engine:
         self.feed(events.Left(ticket.serial, good))
 
     def recheck_files(self, model: str) -> None:
-        """Look at a model's files before anything is evicted for it, if they changed since the last look."""
-        m = self.machine.world.models.get(model)
-        spec = self.specs.get(model)
-        if m is None or spec is None or m.instance is not None or not spec.files:
-            return
-        if self._note_files(spec):
-            fresh = recheck(spec)
-            self.specs[model] = self.configuration.catalog.models[model] = fresh
-            self.feed(events.Checked(model, _file_failure(fresh) if fresh.problem else None))
-
-    def _note_files(self, spec: ModelSpec) -> bool:
-        """Remember size and time of a model's files. True when they changed."""
-        signature = tuple(_stat(file) for file in spec.files)
-        changed = self._signatures.get(spec.id) != signature
-        self._signatures[spec.id] = signature
-        return changed
-
-    # --- actions
-
-    def _spawn(self, action: act.Spawn) -> None:
-        spec = self.specs[action.model]
-        self.children[action.instance] = ChildRecord(action.instance, spec, self.loop.time())
-        self.desk.opened(action.instance, action.reserved or None)
-        share = cache_share(self.settings, self.configuration.catalog, spec)
-        self.supervisor.spawn(action.instance, spec, cache_ram_mib=share)
-
-    def _stop(self, action: act.Stop) -> None:
-        if self.desk.stop_needs_reading and not action.loading and action.reason != "shutdown":
-            self._background(self._stop_after_reading(action))
-        else:
-            self._ask_to_leave(action)
-
-    async def _stop_after_reading(self, action: act.Stop) -> None:
-        await self.desk.before_stop(action.instance)
-        self._ask_to_leave(action)
-
-    def _ask_to_leave(self, action: act.Stop) -> None:
-        child = self.children.get(action.instance)
-        if child is not None:
-            child.signal = "SIGTERM" if action.loading else "exit line"
-            self.supervisor.stop(action.instance, loading=action.loading, footprint_bytes=self.footprint(child))
-
-    def _kill(self, action: act.Kill) -> None:
-        self.supervisor.kill(action.instance)
-
-    def _settle(self, action: act.Settle) -> None:
-        child = self.children.pop(action.instance, None)
-        if child is not None:
-            self.desk.gone(child.pid)
-            if child.upstream is not None:
-                self.forget_upstream(child.upstream.key)
-            self._learn(child)
-            self.journal.stop_info(action.instance, child.signal or "exit", self.footprint(child))
-        if child is None or child.pid is None or self.desk.settles_at_once():
-            self.desk.close_page(action.instance)
-            self.journal.settled_info(action.instance, None, 0.0)
-            self._later.append(events.Settled(action.instance))
-        else:
-            self._background(self._wait_settled(action.instance, self.footprint(child) or 0))
-
-    async def _wait_settled(self, instance: int, footprint: int) -> None:
-        result = await self.desk.settle(instance, footprint, self._head_fits)
-        self.journal.settled_info(instance, result.returned_bytes, result.seconds)
-        if result.stranded_bytes:
-            self.note("note", "", f"{room.gib(result.stranded_bytes)} not returned: {result.reason}")
-        if self.desk.watch.latest is not None:
-            self._on_sample(self.desk.watch.latest)
-        self.feed(events.Settled(instance))
-
-    def _head_fits(self, stranded: int) -> bool:
-        """The head would fit with that many more bytes off the budget; with no head anything does."""
-        w = self.machine.world
-        head = queue.find_head(w)
-        if head is None or w.room is None:
-            return True
-        want = room.need(w, w.models[head.model])
-        return want.bytes + sum(i.reserved for i in room.staying(w)) + stranded <= w.room
-
-    def _grant(self, action: act.Grant) -> None:
-        ticket, child = self.tickets.get(action.request), self.children.get(action.instance)
-        if ticket is not None and child is not None:
-            i = self.machine.world.instances[action.instance]
-            waited_for_it = i.ready_at > ticket.arrived_at
-            load_s = i.ready_at - max(i.spawned_at, ticket.arrived_at) if waited_for_it else 0.0
-            ticket.grant(child, self.loop.time(), load_s)
-
-    def _refuse(self, action: act.Refuse) -> None:
-        ticket = self.tickets.pop(action.request, None)
-        if ticket is not None:
-            ticket.closed = True
-            self.errors_total += 1
-            ticket.refuse(action.refusal)
-
-    def _cut(self, action: act.Cut) -> None:
-        ticket = self.tickets.get(action.request)
-        if ticket is not None:
-            ticket.end(action.refusal)
+        """Look at a model's files again before they are needed."""
+        m, spec = self.machine.world.models.get(model), self.specs.get(model)
+        if m is not None and m.instance is None and spec is not None and spec.files:
+            fresh = self._files.again(spec)
+            if fresh is not spec:
+                self.specs[model] = self.configuration.catalog.models[model] = fresh
 
     # --- memory
 
-    def footprint(self, child: ChildRecord) -> int | None:
-        """What a child holds, as best known [bytes]."""
-        if child.pid is not None and (seen := self.desk.watch.footprint(child.pid)) is not None:
-            child.footprint = seen
-        return child.footprint if child.footprint is not None else child.sized
-
-    def learn(self, child: ChildRecord) -> None:
-        """A measured footprint becomes the model's reservation."""
-        w = self.machine.world
-        i, m = w.instances.get(child.instance), w.models.get(child.spec.id)
-        sizes = [s for s in (self.footprint(child), child.sized) if s is not None]
-        if i is None or m is None or not i.up or not sizes:
-            return
-        size = max(sizes)
-        if m.measured is None or size > m.measured + LEARN_STEP or i.alone:
-            self.feed(events.Measured(m.name, size))
-
-    def _learn(self, child: ChildRecord) -> None:
-        """Keep a footprint over restarts; only of a child that was ready."""
-        m = self.machine.world.models.get(child.spec.id)
-        if m is not None and m.measured is not None and child.answered:
-            self.desk.learned.put(child.spec, m.measured, "measured")
-
-    def _on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
+        """The memory was read: budget and footprints follow."""
         w = self.machine.world
         budget = self.desk.rebudget(sample, len(w.instances), w.reserved())
         if (budget.bytes, self.desk.stranded) != (w.budget, w.stranded):
             self.feed(events.Budget(budget.bytes, self.desk.stranded))
         for child in list(self.children.values()):
-            self.learn(child)
+            self.deeds.learn(child)
         self.changed()
 
     # --- views
@@ -408,15 +271,18 @@ class Engine:
             self._publish = self.loop.call_later(PUBLISH_S, self._tell)
 
     def _tell(self) -> None:
+        if self._publish is not None:
+            self._publish.cancel()
         self._publish = None
+        if self.chronicle.recorder is not None:
+            self.chronicle.picture(self.snapshot(), self.loop.time())
         for listener in self._listeners:
             listener.set()
 
     def _every_second(self) -> None:
         self._second = self.loop.call_later(1.0, self._every_second)
         self._check(())
-        for listener in self._listeners:
-            listener.set()
+        self._tell()
 
     def listen(self, listener: asyncio.Event) -> None:
         """Have an event set whenever there is something new."""
@@ -426,7 +292,8 @@ class Engine:
         """Never mind."""
         self._listeners.discard(listener)
 
-    def _background(self, work: Any) -> None:
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that takes a while; a fault in it is told."""
         task: asyncio.Task[None] = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -434,24 +301,10 @@ class Engine:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.fault(f"{type(error).__name__}: {error}")
+            self.chronicle.fault(f"{type(error).__name__}: {error}")
 
 
 def _limits(settings: Settings) -> events.Limits:
     """The settings that bound the scheduler."""
     s = settings
     return events.Limits(s.models_max, s.max_wait_s, s.max_queue, s.drain_timeout_s, s.autoload)
-
-
-def _file_failure(spec: ModelSpec) -> Failure:
-    """A configured problem as the failure that its loads would have."""
-    return Failure(spec.problem_kind, spec.problem, at=time.time())
-
-
-def _stat(file: str) -> tuple[int, int] | None:
-    """Size and time of a file; None where there is none."""
-    try:
-        s = os.stat(file)
-    except OSError:
-        return None
-    return s.st_size, s.st_mtime_ns

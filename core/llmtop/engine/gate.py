@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llmtop.engine.driver import Engine
+from llmtop.engine.picture import STATES
 from llmtop.engine.records import Ticket
 from llmtop.frontdoor.gate import Upstream
 from llmtop.scheduler.state import Child
@@ -58,7 +59,7 @@ class EngineGate:
             return "unloaded"
         child = self._engine.children.get(i.id)
         if not i.up or child is None or child.upstream is None:
-            return i.state.value
+            return STATES[i.state]
         return child.upstream
 
     def busy(self, model: str) -> bool:

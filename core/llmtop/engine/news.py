@@ -35,6 +35,7 @@ class NewsDesk:
             news.OomSeen: self._oom,
             news.Line: lambda c, n: self._engine.changed(),
             news.Sized: self._sized,
+            news.Slots: self._slots,
         }
 
     def take(self, item: news.News) -> None:
@@ -62,7 +63,7 @@ class NewsDesk:
             child.slots = item.slots
         self._engine.desk.ready(item.instance)
         self._feed(events.Ready(item.instance))
-        self._engine.learn(child)
+        self._engine.deeds.learn(child)
 
     def _stopping(self, child: ChildRecord, item: news.Stopping) -> None:
         child.kill_at = self._engine.loop.time() + item.kill_in_s
@@ -89,6 +90,9 @@ class NewsDesk:
             self._engine.note("oom", child.spec.id, f"{child.spec.id}: {item.text}")
         self._engine.changed()
 
+    def _slots(self, child: ChildRecord, item: news.Slots) -> None:
+        child.slots = item.total
+
     def _sized(self, child: ChildRecord, item: news.Sized) -> None:
         child.sized = item.total
-        self._engine.learn(child)
+        self._engine.deeds.learn(child)

@@ -55,7 +55,7 @@ def picture(engine: Engine, url: str, *, exposed: bool) -> Snapshot:
         oom=Oom(engine.oom.count, engine.oom.last, engine.oom.acknowledged),
         events=engine.journal.events()[-EVENTS_SHOWN:],
         log=engine.supervisor.tail()[-LOG_SHOWN:],
-        faults=tuple(engine.faults),
+        faults=tuple(engine.chronicle.faults),
     )
 
 
@@ -95,7 +95,7 @@ def _model(engine: Engine, m: World, now: float) -> Model:
         in_flight=len(i.in_flight) if i is not None else 0,
         waiting=waiting,
         reserved_bytes=i.reserved if i is not None else 0,
-        footprint_bytes=engine.footprint(child) if child is not None else None,
+        footprint_bytes=engine.deeds.footprint(child) if child is not None else None,
         estimate_bytes=m.known_bytes if m.known_bytes is not None else m.facts.estimated,
         idle_s=now - i.last_used if i is not None and i.up and not i.in_flight else None,
         progress=progress,

@@ -1,4 +1,4 @@
-"""Who may ask for what: keys, and without them the Origin and Host rules that keep web pages out. Decided on the head alone."""
+"""Who may ask for what, by the head alone: keys, and without them the Origin and Host rules that keep web pages out."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from llmtop.frontdoor.head import RequestHead
 
 _STATUS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in http.HTTPStatus}
 _SSE = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
-CHILD_ERROR_BYTES_MAX = 64 * 1024
 
 
 class Out(Protocol):
@@ -24,7 +23,7 @@ class Out(Protocol):
         ...
 
     def cut(self, *, reset: bool) -> None:
-        """End it once all is written, in a way that no client takes for a clean end; ``reset`` where only that shows."""
+        """End it once all is written, so that no client takes it for a clean end; ``reset`` where only that shows."""
         ...
 
 

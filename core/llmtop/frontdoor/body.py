@@ -27,7 +27,7 @@ class SpoolSpace:
 
 
 class Spool:
-    """The bytes of one body that have come and may still be needed; read in the order they came, again after ``rewind``.
+    """The bytes of one body that may still be needed; read in the order they came, and again after ``rewind``.
 
     Attributes:
         size: Bytes held.

@@ -1,9 +1,10 @@
-"""One client's connection: request heads in, one exchange at a time, and the signs by which a client is known to be gone."""
+"""One client's connection: heads in, one exchange at a time, and the signs by which a client is known to be gone."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 from typing import TYPE_CHECKING, cast
@@ -13,11 +14,13 @@ from llmtop.frontdoor import head as heads
 from llmtop.frontdoor import planning, routes
 from llmtop.frontdoor.answer import Answer
 from llmtop.frontdoor.head import HEAD_BYTES_MAX, ChunkedBody, RequestHead
-from llmtop.frontdoor.relay import Exchange, Plan, too_large
+from llmtop.frontdoor.plan import Plan, too_large
+from llmtop.frontdoor.relay import Exchange
 
 if TYPE_CHECKING:
     from llmtop.frontdoor.server import FrontDoor
 
+_log = logging.getLogger(__name__)
 READ_AHEAD = 2**20
 """Bytes of an answer that may wait for a slow client [bytes]."""
 PIPELINE_BYTES_MAX = 64 * 1024
@@ -45,6 +48,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._buffer = b""
         self._seen = 0
+        self._last_raw = b""
+        self._last_head = RequestHead()  # clients on one connection often repeat themselves to the byte
         self._left = 0
         self._chunks: ChunkedBody | None = None
         self._advancing = False
@@ -100,7 +105,8 @@ class ClientConnection(asyncio.Protocol):
         """Called by the loop."""
         if self._discarding or self._closed:
             return
-        self._since = self.door.loop.time()
+        if not self._buffer or self.exchange is not None:  # a head's time runs from its first byte
+            self._since = self.door.loop.time()
         self._buffer = self._buffer + data if self._buffer else data
         self._advance()
 
@@ -128,8 +134,19 @@ class ClientConnection(asyncio.Protocol):
                     break
                 elif self.paused or not self._take_head():
                     break
+        except Exception:  # the last place where a fault of ours can become an answer
+            _log.exception("a request failed inside llmtop")
+            self._fault()
         finally:
             self._advancing = False
+
+    def _fault(self) -> None:
+        refusal = Refusal("internal_error", "llmtop failed on this request; its log says more")
+        self._buffer, self._unread = b"", True
+        if self.exchange is not None:
+            self.exchange.refuse(refusal)
+        else:
+            self._reject(refusal)
 
     def _take_head(self) -> bool:
         buffer = self._buffer
@@ -144,7 +161,9 @@ class ClientConnection(asyncio.Protocol):
                 return False
             self._seen = 0
             self._buffer = buffer[end + 4 :]
-            head = heads.parse(buffer[: end + 4])
+            raw = buffer[: end + 4]
+            head = self._last_head if raw == self._last_raw else heads.parse(raw)
+            self._last_raw, self._last_head = raw, head
         except Refused as refused:
             self._reject(refused.refusal)
             return False
@@ -287,7 +306,7 @@ class ClientConnection(asyncio.Protocol):
             self._advance()
 
     def _close(self) -> None:
-        """Close in order. With bytes of the client's unread a plain close would reset it before it has read the answer."""
+        """Close in order. With bytes unread a plain close would reset the client before it has read the answer."""
         if self._closed:
             return
         if not self._unread:
@@ -312,7 +331,7 @@ class ClientConnection(asyncio.Protocol):
             return
         idle = now - self._since
         if self._discarding:
-            over = idle > LINGER_S
+            over = not waiting and idle > LINGER_S
         elif self.exchange is not None:
             over = stall_s is not None and not self.exchange.body_whole and idle > stall_s
         else:

@@ -1,4 +1,4 @@
-"""Request heads: read strictly, and written anew for the child, so that nothing two parsers may read in two ways passes through."""
+"""Request heads: read strictly and written anew, so that nothing two parsers may read in two ways passes through."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bad(message: str, *, type_: str = "invalid_request", status: int = 0) -> Ref
 
 
 class RequestHead:
-    """One request's head, checked.
+    """One request's head, checked. Nothing changes it once it is read.
 
     Attributes:
         method: In capitals.
@@ -56,11 +56,12 @@ class RequestHead:
         minor: HTTP/1.x.
         headers: Names in lower case, values without white space around, in the order sent.
         one: The values of headers that may occur once.
+        passed: The headers that the child gets, as they go on the wire.
         keep_alive: The client allows another request on this connection.
         length: Body bytes announced; None when it comes in chunks.
     """
 
-    __slots__ = ("headers", "keep_alive", "length", "method", "minor", "one", "path", "query", "target")
+    __slots__ = ("headers", "keep_alive", "length", "method", "minor", "one", "passed", "path", "query", "target")
 
     def __init__(self) -> None:
         self.method = ""
@@ -70,6 +71,7 @@ class RequestHead:
         self.minor = 1
         self.headers: list[tuple[bytes, bytes]] = []
         self.one: dict[bytes, bytes] = {}
+        self.passed = b""
         self.keep_alive = True
         self.length: int | None = 0
 
@@ -133,11 +135,17 @@ def _check(head: RequestHead) -> None:
     if connection:
         tokens = {token.strip() for token in connection.split(b",")}
         head.keep_alive = b"close" not in tokens and (head.minor == 1 or b"keep-alive" in tokens)
-        named = tokens - HOP_BY_HOP - _SINGLE
-        if named:
-            head.headers = [pair for pair in head.headers if pair[0] not in named or pair[0] in _NOT_FOR_CHILDREN]
+        dropped = _NOT_FOR_CHILDREN | (tokens - {b"content-type"})
     else:
         head.keep_alive = head.minor == 1
+        dropped = _NOT_FOR_CHILDREN
+    head.passed = b"".join(
+        [
+            b"%b: %b\r\n" % pair
+            for pair in head.headers
+            if pair[0] not in dropped and not pair[0].startswith(b"x-llmtop-")
+        ]
+    )
 
 
 def _frame(head: RequestHead) -> None:
@@ -180,10 +188,7 @@ def for_child(head: RequestHead, target: bytes, upstream: Upstream, length: int 
         length: Body bytes; None sends it in chunks.
     """
     host = f"{upstream.host}:{upstream.port}" if not upstream.uds else "localhost"
-    lines = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (head.method.encode(), target, host.encode())]
-    for pair in head.headers:
-        if pair[0] not in _NOT_FOR_CHILDREN and not pair[0].startswith(b"x-llmtop-"):
-            lines.append(b"%b: %b\r\n" % pair)
+    lines = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (head.method.encode(), target, host.encode()), head.passed]
     if upstream.api_key:
         lines.append(b"Authorization: Bearer %b\r\n" % upstream.api_key.encode())
     if length is None:

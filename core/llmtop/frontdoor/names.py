@@ -7,13 +7,16 @@ from typing import Any, Protocol
 
 import msgspec
 
+from llmtop.errors import Refusal, Refused
+from llmtop.frontdoor.body import Spool
+from llmtop.frontdoor.gate import Gate
 from llmtop.frontdoor.head import bad
 
 _FIELD_BYTES_MAX = 256 * 1024
 
 
 class Peek(msgspec.Struct):
-    """The two members of a request body that the front door looks at; of a repeated one the last counts, as in the child's parser."""
+    """The two members of a request body that matter here; of a repeated one the last counts, as in the child's parser."""
 
     model: Any = None
     stream: Any = None
@@ -70,6 +73,52 @@ def checked_name(found: Any) -> str | None:
     if not isinstance(found, str) or not found:
         raise bad("model must be a non-empty string")
     return found
+
+
+def model_of(found: Peek, query_model: str, gate: Gate) -> str:
+    """The id of the model that a request is for: its body's, else its query's.
+
+    Raises:
+        Refused: It names none, or none that is known.
+    """
+    name = checked_name(found.model) or query_model
+    if not name:
+        raise bad('the request names no model: want "model" in its JSON body, a form field, or ?model=')
+    model = gate.resolve(name)
+    if model is None:
+        shown = name if len(name) <= 100 else name[:100] + "…"
+        raise Refused(Refusal("model_not_found", f"no model is named {shown!r}; see /v1/models"))
+    return model
+
+
+class Finder:
+    """Looks into one body: at once where it is small, piece by piece where it outgrows the memory."""
+
+    def __init__(self, content_type: bytes) -> None:
+        self._content_type = content_type
+        self._scanner: Scanner | None = None
+
+    def feed(self, data: bytes, spool: Spool) -> None:
+        """Told of each piece once the spool holds it."""
+        if self._scanner is not None:
+            self._scanner.feed(data)
+        elif spool.in_file:
+            self._scanner = scanner(self._content_type)
+            self._scanner.feed(spool.whole())
+            self._scanner.feed(data)
+
+    def find(self, spool: Spool, *, lenient: bool) -> Peek:
+        """What is in the body, now that it is whole; ``lenient`` takes one that cannot be read for an empty one.
+
+        Raises:
+            Refused: It cannot be read.
+        """
+        try:
+            return self._scanner.finish() if self._scanner else peek(spool.whole(), self._content_type)
+        except Refused:
+            if lenient:
+                return Peek()
+            raise
 
 
 def _boundary(content_type: bytes) -> bytes | None:

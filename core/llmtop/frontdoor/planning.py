@@ -8,7 +8,7 @@ from llmtop.frontdoor.answer import Answer
 from llmtop.frontdoor.body import IN_MEMORY
 from llmtop.frontdoor.gate import Upstream
 from llmtop.frontdoor.head import RequestHead, bad
-from llmtop.frontdoor.relay import Plan, Shared
+from llmtop.frontdoor.plan import Plan, Shared
 from llmtop.frontdoor.routes import Kind, Route
 
 PREFLIGHT = (

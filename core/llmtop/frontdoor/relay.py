@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from llmtop.config.spec import Settings
 from llmtop.errors import Refusal, Refused
 from llmtop.frontdoor import head as heads
 from llmtop.frontdoor import names
-from llmtop.frontdoor.answer import CHILD_ERROR_BYTES_MAX, Answer, error_of_child
-from llmtop.frontdoor.body import Spool, SpoolSpace
-from llmtop.frontdoor.gate import Gate, Grant, Ticket, Upstream
-from llmtop.frontdoor.last_known import BODY_BYTES_MAX, Known, LastKnown
-from llmtop.frontdoor.upstream import Pool, UpstreamConnection
+from llmtop.frontdoor.answer import Answer, error_of_child
+from llmtop.frontdoor.body import Spool
+from llmtop.frontdoor.gate import Grant, Ticket, Upstream
+from llmtop.frontdoor.last_known import Known
+from llmtop.frontdoor.plan import Client, Plan, Shared, too_large
+from llmtop.frontdoor.tap import Tap
+from llmtop.frontdoor.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
     from llmtop.frontdoor.head import RequestHead
 
 _log = logging.getLogger(__name__)
 _PIECE = 256 * 1024
-_COMPUTE_ERROR = b"Compute error."
 
 
 class Exchange:
@@ -45,7 +43,7 @@ class Exchange:
         self.over = False
         self._arrived = shared.loop.time()
         self._spool = Spool(shared.space)
-        self._scanner: names.Scanner | None = None
+        self._finder = names.Finder(head.one.get(b"content-type", b"")) if plan.upstream is None else None
         self._received = 0
         self._ticket: Ticket | None = None
         self._times: tuple[int, int] = (0, 0)
@@ -59,9 +57,7 @@ class Exchange:
         self._retried = False
         self._child_head = False
         self._draining = False
-        self._collected: bytearray | None = None
-        self._remembered: bytearray | None = None
-        self._error_text = b""
+        self._tap: Tap | None = None
         shared.exchanges.add(self)
 
     @property
@@ -73,8 +69,11 @@ class Exchange:
 
     def begin(self) -> None:
         """The head is there and was found good."""
-        if self._plan.early and not self._plan.upstream:
-            self._admit(self._plan.model, stream=False)
+        if self._plan.early:
+            try:
+                self._admit(self._plan.model, stream=False)
+            except Refused as refused:
+                self.refuse(refused.refusal)
 
     def feed(self, data: bytes) -> None:
         """More of the body."""
@@ -95,8 +94,8 @@ class Exchange:
             return None
         try:
             spool.append(data)
-            if self._plan.by_body:
-                self._scan(data)
+            if self._finder is not None:
+                self._finder.feed(data, spool)
         except Refused as refused:
             return self.refuse(refused.refusal)
         if connection is not None:
@@ -157,37 +156,19 @@ class Exchange:
             self.answer_out.refuse(refusal, times=times)
         self._end(499 if self._draining else refusal.code)
 
-    def _scan(self, data: bytes) -> None:
-        if self._scanner is not None:
-            self._scanner.feed(data)
-        elif self._spool.in_file:
-            self._scanner = names.scanner(self._head.one.get(b"content-type", b""))
-            self._scanner.feed(self._spool.whole())
-            self._scanner.feed(data)
-
     # The gate.
 
     def _ask(self) -> None:
         """All is known: go to the child, or ask for leave to."""
         plan = self._plan
-        if plan.upstream is not None:
+        if self._finder is None:
             return self._connect()
-        content_type = self._head.one.get(b"content-type", b"")
-        try:
-            found = self._scanner.finish() if self._scanner else names.peek(self._spool.whole(), content_type)
-        except Refused:
-            if plan.by_body and not plan.query_model:
-                raise
-            found = names.Peek()
-        if not plan.by_body:
-            return self._admit(plan.model, stream=found.stream is True)
-        name = names.checked_name(found.model) or plan.query_model
-        if not name:
-            raise heads.bad('the request names no model: want "model" in its JSON body, a form field, or ?model=')
-        model = self._shared.gate.resolve(name)
-        if model is None:
-            shown = name if len(name) <= 100 else name[:100] + "…"
-            raise Refused(Refusal("model_not_found", f"no model is named {shown!r}; see /v1/models"))
+        if plan.by_body:
+            found = self._finder.find(self._spool, lenient=bool(plan.query_model))
+            model = names.model_of(found, plan.query_model, self._shared.gate)
+        else:
+            found = self._finder.find(self._spool, lenient=True)
+            model = plan.model
         return self._admit(model, stream=found.stream is True)
 
     def _admit(self, model: str, *, stream: bool) -> None:
@@ -196,8 +177,7 @@ class Exchange:
         ticket = self._shared.gate.admit(
             model, path=path, client=self._client.peer, stream=stream, autoload=self._plan.autoload
         )
-        self._ticket = ticket
-        self.answer_out.request_id = ticket.id
+        self._ticket, self.answer_out.request_id = ticket, ticket.id
         if ticket.granted.done():
             self._granted(ticket.granted)
             return
@@ -316,15 +296,11 @@ class Exchange:
             return
         out = b"" if self._child_head else self._answer_head(connection)
         if body:
-            if self._collected is not None:
-                self._collected += body[: CHILD_ERROR_BYTES_MAX - len(self._collected)]
-            else:
+            if self._tap is not None:
+                self._tap.feed(body)
+            if self._tap is None or not self._tap.instead:
                 out += self.answer_out.frame(body)
                 self.answer_out.streamed = True
-            if connection.status == 500 and len(self._error_text) < 4096:
-                self._error_text += body[:4096]
-            if self._remembered is not None and len(self._remembered) <= BODY_BYTES_MAX:
-                self._remembered += body
         if connection.done:
             self._finish_child(connection, out)
         elif out:
@@ -335,12 +311,12 @@ class Exchange:
         self._stop_timer()
         answer = self.answer_out
         stream = connection.content_type.startswith(b"text/event-stream")
-        if self._plan.remember and connection.status == 200:
-            self._remembered = bytearray()
         if answer.waiting:
             if not stream or connection.status != 200:
-                self._collected = bytearray()
+                self._tap = Tap(instead=True)
             return b""
+        if connection.status == 500 or (self._plan.remember and connection.status == 200):
+            self._tap = Tap(instead=False)
         answer.sse = stream
         if not self.body_whole:
             answer.close = True
@@ -352,28 +328,20 @@ class Exchange:
     def _finish_child(self, connection: UpstreamConnection, out: bytes) -> None:
         """The child's answer is whole."""
         self._connection = None
-        status = connection.status
+        status, tap = connection.status, self._tap
         if self._draining:
             status = 499
-        elif self._collected is None:
+        elif tap is None or not tap.instead:
             self._client.send(out + self.answer_out.tail())
         elif status == 200:
-            self._client.send(
-                self.answer_out.frame(b"data: " + b"\ndata: ".join(bytes(self._collected).splitlines()) + b"\n\n")
-                + self.answer_out.tail()
-            )
+            self._client.send(self.answer_out.frame(tap.event()) + self.answer_out.tail())
         else:
-            self.answer_out.end_with_error(error_of_child(status, bytes(self._collected)))
-        self._remember(connection)
-        connection.release(reusable=self._body_sent)
-        self._end(status, compute_error=_COMPUTE_ERROR in self._error_text)
-
-    def _remember(self, connection: UpstreamConnection) -> None:
-        if self._remembered is not None and self._head.method == "GET" and self._upstream is not None:
-            known = Known(
-                self._upstream.key, self._shared.loop.time(), connection.content_type, bytes(self._remembered)
-            )
+            self.answer_out.end_with_error(error_of_child(status, tap.body))
+        if tap is not None and self._plan.remember and tap.whole and self._head.method == "GET" and self._upstream:
+            known = Known(self._upstream.key, self._shared.loop.time(), connection.content_type, tap.body)
             self._shared.last_known.put(self._plan.model, self._plan.target, known)
+        connection.release(reusable=self._body_sent)
+        self._end(status, compute_error=status == 500 and tap is not None and tap.compute_error)
 
     def broken(self, connection: UpstreamConnection, reason: str) -> None:
         """The child's connection is gone before its answer was whole."""

@@ -1,4 +1,4 @@
-"""Every path the front door knows, in one table. Paths are compared as they were sent: nothing is decoded or tidied up."""
+"""Every path the front door knows, in one table. Paths are compared as sent: nothing is decoded or tidied up."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from llmtop.config.spec import Settings
@@ -153,7 +154,7 @@ class FrontDoor:
     async def _serve(self, client: socket.socket) -> None:
         try:
             await self.loop.connect_accepted_socket(lambda: ClientConnection(self), client)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             self._open -= 1
             client.close()
 
@@ -208,10 +209,9 @@ class FrontDoor:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)  # aborted transports report their end
 
-    async def _until(self, test: object, timeout_s: float) -> None:
+    async def _until(self, test: Callable[[], bool], timeout_s: float) -> None:
         end = self.loop.time() + timeout_s
-        assert callable(test)
-        while not test() and self.loop.time() < end:
+        while not test() and self.loop.time() < end:  # noqa: ASYNC110  # once in a lifetime
             await asyncio.sleep(0.01)
 
 

@@ -12,12 +12,13 @@ from llmtop.frontdoor.head import HOP_BY_HOP
 
 IDLE_MAX = 64
 IDLE_S = 1.0
-"""A llama-server gives each open connection one of its few threads: an idle one is not kept longer than a burst needs it [s]."""
+"""A llama-server gives each open connection one of its few threads: none is kept longer than a burst needs it [s]."""
 CONNECT_TIMEOUT_S = 10.0
 HEAD_BYTES_MAX = 256 * 1024
 WRITE_HIGH = 1024 * 1024
 
 _NOT_FOR_CLIENTS = HOP_BY_HOP | {b"content-length"}
+_OURS = (b"access-control-", b"x-llmtop-")
 
 
 class Receiver(Protocol):
@@ -198,18 +199,27 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
-        if self.status:
-            return  # a trailer
-        name = name.lower()
-        if name == b"content-length":
-            self.length = int(value)
-            self._until_close = False
-        elif name == b"transfer-encoding":
-            self._until_close = value.strip().lower().split(b",")[-1].strip() != b"chunked"
-        elif name not in _NOT_FOR_CLIENTS and not name.startswith((b"access-control-", b"x-llmtop-")):
+        if not self.status:  # later ones are trailers
+            self.headers.append((name.lower(), value))
+
+    def _sort(self) -> None:
+        """Take out of the headers what is about this connection."""
+        kept: list[tuple[bytes, bytes]] = []
+        for pair in self.headers:
+            name = pair[0]
+            if name in _NOT_FOR_CLIENTS:
+                if name == b"content-length":
+                    self.length = int(pair[1])
+                    self._until_close = False
+                elif name == b"transfer-encoding":
+                    self._until_close = pair[1].lower().rpartition(b",")[2].strip() != b"chunked"
+                continue
             if name == b"content-type":
-                self.content_type = value.strip().lower()
-            self.headers.append((name, value))
+                self.content_type = pair[1].strip().lower()
+            elif name.startswith(_OURS):
+                continue
+            kept.append(pair)
+        self.headers = kept
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
@@ -219,8 +229,9 @@ class UpstreamConnection(asyncio.Protocol):
                 raise ValueError("switching protocols")
             self._interim = True
             return
-        if not 200 <= status <= 999:
+        if status > 999:
             raise ValueError("no such status")
+        self._sort()
         self._keep = self._parser.should_keep_alive()
         self.status = status
         if status in (204, 304):
@@ -241,7 +252,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._interim:
             self._interim = self._began = False
             self.headers.clear()
-            self.length, self._until_close = None, True
         else:
             self.done = True
 
@@ -327,9 +337,11 @@ class Pool:
             place.close_idle()
 
     def sweep(self, now: float) -> None:
-        """Close what was idle for ``IDLE_S``."""
-        for place in self._places.values():
+        """Close what was idle for ``IDLE_S``, and forget places without connections."""
+        for key, place in list(self._places.items()):
             place.sweep(now - IDLE_S)
+            if not place.open:
+                del self._places[key]
 
     def close(self) -> None:
         """Close everything."""

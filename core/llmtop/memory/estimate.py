@@ -155,9 +155,9 @@ def _add_up(main: Header, args: Arguments, extra: _Extra, platform: str) -> Esti
 
 
 def _on_gpu(whole: Estimate, main: Header, args: Arguments) -> Estimate:
-    """The part of it that goes to the GPU: the last blocks, as many as asked for, and the output layer as one more.
+    """The part of it that goes to the GPU: the last blocks, as many as asked for, the output layer as one more.
 
-    Source: llama.cpp src/llama-model.cpp: the first block there is layers + 1 - n_gpu_layers; the input embedding stays.
+    Source: llama.cpp src/llama-model.cpp: the first block there is layers + 1 - n_gpu_layers; the embedding stays.
     """
     wanted = main.layers + 1 if args.gpu_layers is None else args.gpu_layers
     first = max(0, main.layers + 1 - wanted)
@@ -184,7 +184,7 @@ def compute_bytes(header: Header, args: Arguments, *, metal: bool) -> int:
     Source: measured with llama.cpp b11434 (activations, mask), its src/llama-context.cpp (output).
     """
     width, heads = header.whole("embedding_length"), max(1, header.whole("attention.head_count", 1))
-    tokens, cells = args.ubatch, kv.cells_per_stream(header, args) * kv.streams(args)
+    tokens, cells = args.ubatch, kv.cells_per_stream(header, args)
     activations = ACTIVATIONS * width * 4 * tokens
     scores = cells * tokens * (heads * 4 if args.flash == "off" else 2)
     rows = args.batch if args.embedding else args.slots
@@ -194,5 +194,5 @@ def compute_bytes(header: Header, args: Arguments, *, metal: bool) -> int:
         kv_heads = max(header.by_layer("attention.head_count_kv", heads))
         key = header.whole("attention.key_length", width // heads)
         value = header.whole("attention.value_length", width // heads)
-        copy = cells * kv_heads * (key + value) * 2 + 4 * min(tokens, 32) * heads * 32 * (value + 2)
+        copy = cells * kv.streams(args) * kv_heads * (key + value) * 2 + 4 * min(tokens, 32) * heads * 32 * (value + 2)
     return int((activations + scores + output + copy) * COMPUTE_FACTOR) + COMPUTE_MARGIN

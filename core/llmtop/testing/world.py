@@ -16,16 +16,8 @@ from llmtop.scheduler import events as ev
 from llmtop.scheduler.checks import broken
 from llmtop.scheduler.machine import Machine
 from llmtop.snapshot import Failure
-
-EPS_S = 1e-5
-"""Times are sums of floats [s]."""
-LASTING = ("operator", "sick", "removed")
-"""Drains that nobody lifts."""
-WAITING, GRANTED, OVER = "waiting", "granted", "over"
-
-
-class Broken(AssertionError):
-    """A rule does not hold."""
+from llmtop.testing import judge
+from llmtop.testing.judge import OVER, WAITING, Broken
 
 
 class Scheduler(Protocol):
@@ -104,6 +96,7 @@ class World:
         self.gone: list[int] = []
         self.fates: dict[int, str] = {}
         self.owner: dict[int, str] = {}
+        self.queued: dict[int, str] = {}
         self.facts: dict[str, ev.Facts] = {}
         self.measured: dict[str, int] = {}
         self.pins: dict[str, str] = {}
@@ -112,12 +105,20 @@ class World:
         """Models that the operator or start-up asked for and that are not ready yet."""
         self.line: dict[str, None] = {}
         """Models that are waited for, in order of arrival."""
+        self.line_since: dict[str, float] = {}
+        """Since when, on the clock that stands still while the queue is held [s]."""
+        self.held_times: list[tuple[float, float]] = []
+        self.stuck_stay = False
+        """What survived SIGKILL never exits."""
         self.budget: int | None = None
         self.stranded = 0
         self.held = False
         self.closing = False
         self.permit = ""
-        self.steps = 0
+        """The model whose entry was given a step while the queue is held."""
+        self.stepped = ""
+        """The head at the last ``Step``."""
+        self.removed: set[str] = set()
         self.answers: list[act.Action] = []
 
     # --- asking
@@ -128,11 +129,19 @@ class World:
 
     def waiting(self, model: str | None = None) -> list[int]:
         """Requests that wait, for one model or all."""
-        return [r for r, f in self.fates.items() if f == WAITING and model in (None, self.owner[r])]
+        return [r for r, m in self.queued.items() if model is None or m == model]
 
     def flying(self) -> list[int]:
         """Requests that were granted and are not over."""
-        return [r for r, f in self.fates.items() if f == GRANTED]
+        return [r for p in self.processes.values() for r in p.flying]
+
+    def decide(self, request: int, fate: str) -> None:
+        """Write down what became of a request."""
+        self.fates[request] = fate
+        if fate == WAITING:
+            self.queued[request] = self.owner[request]
+        else:
+            self.queued.pop(request, None)
 
     def known(self, model: str) -> int | None:
         """Declared or measured size, the larger [bytes]."""
@@ -143,6 +152,10 @@ class World:
         """What processes hold at least [bytes]."""
         return sum(p.reserved for p in self.processes.values())
 
+    def head(self) -> str | None:
+        """The first model in the queue that has no process left."""
+        return next((m for m in self.machine.world.queue if self.of(m) is None), None)
+
     def moves(self) -> list[ev.Event]:
         """What may happen next by nature: loads end, the told exit, memory comes back, requests end."""
         found: list[ev.Event] = []
@@ -150,11 +163,15 @@ class World:
             if p.state == "settling":
                 found.append(ev.Settled(p.id))
             elif p.told:
-                found.append(ev.Exited(p.id))
+                found += [] if p.stuck and self.stuck_stay else [ev.Exited(p.id)]
             elif p.state == "loading":
                 found.append(ev.Ready(p.id))
             found += [ev.Left(r, True) for r in sorted(p.flying)]
         return found
+
+    def active(self, at: float) -> float:
+        """A moment on the clock that stands still while the queue is held and no step is given [s]."""
+        return at - sum(min(at, end) - start for start, end in self.held_times if start < at)
 
     # --- driving
 
@@ -168,10 +185,8 @@ class World:
             happen(event)
         done = self.machine.handle(event, self.now)
         self.answers = done
-        for action in done:
-            getattr(self, f"_do_{type(action).__name__.lower()}")(action, event)
-        self._learn_line()
-        self._look(done)
+        judge.actions(self, done, event)
+        judge.standing(self, done)
         return done
 
     def ask(self, model: str) -> int:
@@ -183,6 +198,8 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let time go by, with a tick wherever the scheduler asked for one."""
         end = self.now + seconds
+        if self.held and not self.permit and seconds > 0:
+            self.held_times.append((self.now, end))
         for _ in range(1000):
             at = self.machine.wake_at
             if at is None or at > end:
@@ -191,7 +208,7 @@ class World:
             self.now = max(self.now, at)
             self.feed(ev.Tick())
             after = self.machine.wake_at
-            self.need(after is None or after > self.now, f"asked for a tick at {after}, it is {self.now} already")
+            judge.need(after is None or after > self.now, f"asked for a tick at {after}, it is {self.now} already")
         raise Broken("asks for a tick again and again")
 
     def probe(self) -> None:
@@ -200,15 +217,15 @@ class World:
         if at is None or at > self.now:
             before = self.memory()
             done = self.feed(ev.Tick())
-            self.need(not done, f"left undone: {done}")
-            self.need(self.memory() == before, "a tick changed what is remembered")
+            judge.need(not done, f"left undone: {done}")
+            judge.need(self.memory() == before, "a tick changed what is remembered")
 
     def stale(self, event: ev.Event) -> None:
         """News of what is long over changes nothing."""
         self.probe()
         before = self.memory()
         done = self.feed(event)
-        self.need(not done and self.memory() == before, f"{event} is stale and yet did {done}")
+        judge.need(not done and self.memory() == before, f"{event} is stale and yet did {done}")
 
     def memory(self) -> str:
         """All that the scheduler remembers."""
@@ -230,9 +247,11 @@ class World:
         by = self.now + self.bound(pace)
         due: dict[ev.Event, float] = {}
         next_ask = self.now
-        for _ in range(400 + 60 * (len(self.fates) + len(self.facts))):
+        steps = 0
+        while steps <= 500 + 60 * len(self.facts) + 5 * len(self.fates):
+            steps += 1
             mine.intersection_update(self.waiting())
-            self.need(not mine or self.now <= by, f"{sorted(mine)} still wait at {self.now:.1f}, bound {by:.1f}")
+            judge.need(not mine or self.now <= by, f"{sorted(mine)} still wait at {self.now:.1f}, bound {by:.1f}")
             if not self.waiting() and not self.flying():
                 return
             due = {m: due.get(m, self.now + self._takes(m, pace)) for m in self.moves()}
@@ -240,7 +259,7 @@ class World:
             times = [due[first]] if first is not None else []
             times += [self.machine.wake_at] if self.machine.wake_at is not None else []
             times += [next_ask] if stream is not None and mine else []
-            self.need(bool(times), f"{self.waiting()} wait and nothing will ever happen")
+            judge.need(bool(times), f"{self.waiting()} wait and nothing will ever happen")
             self.pass_time(max(0.0, min(times) - self.now))
             if first is not None and due[first] <= self.now:
                 if first in self.moves():
@@ -269,14 +288,15 @@ class World:
 
     def _arrived(self, event: ev.Arrived) -> None:
         if self.fates.get(event.request, OVER) == OVER:
-            self.fates[event.request], self.owner[event.request] = WAITING, event.model
+            self.owner[event.request] = event.model
+            self.decide(event.request, WAITING)
 
     def _left(self, event: ev.Left) -> None:
         self._over(event.request)
 
     def _over(self, request: int) -> None:
         if request in self.fates:
-            self.fates[request] = OVER
+            self.decide(request, OVER)
         for p in self.processes.values():
             if request in p.flying:
                 p.flying.discard(request)
@@ -308,6 +328,8 @@ class World:
         p = self.processes.get(event.instance)
         if p is not None and p.state == "settling":
             self.gone.append(self.processes.pop(p.id).id)
+            if p.model in self.removed:
+                self.measured.pop(p.model, None)
 
     def _loadfailed(self, event: ev.LoadFailed) -> None:
         p = self.processes.get(event.instance)
@@ -348,9 +370,11 @@ class World:
         if event.facts.measured is not None:
             self.measured[name] = event.facts.measured
         self.facts[name] = event.facts
+        self.removed.discard(name)
 
     def _removed(self, event: ev.Removed) -> None:
         self.pins[event.model] = ""
+        self.removed.add(event.model)
         self.wanted.discard(event.model)
         if self.of(event.model) is None:
             self.measured.pop(event.model, None)
@@ -365,7 +389,14 @@ class World:
         self.held = True
 
     def _resume(self, _: ev.Resume) -> None:
-        self.held, self.permit, self.steps = False, "", 0
+        self.held, self.permit = False, ""
+
+    def _step(self, _: ev.Step) -> None:
+        self.stepped = self.head() or ""
+
+    def _checked(self, event: ev.Checked) -> None:
+        if event.failure is not None:
+            self._note_failure(event.model, event.failure)
 
     def _close(self, _: ev.Close) -> None:
         self.closing = True
@@ -374,5 +405,3 @@ class World:
     def _stopall(self, _: ev.StopAll) -> None:
         self.closing = True
         self.wanted.clear()
-
-    # --- what actions may do: see judge.py's tables

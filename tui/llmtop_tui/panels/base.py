@@ -26,10 +26,10 @@ class LineView(Widget):
     """
 
     ALLOW_SELECT = False
-    auto_links = False
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
+        self.auto_links = False
         self.view: View | None = None
         self._drawn: list[Line] = []
 

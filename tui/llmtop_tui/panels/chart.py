@@ -16,7 +16,7 @@ class ChartPanel(RowsPanel):
     NAME = "MEMORY"
 
     def lines(self, view: View, width: int, height: int) -> list[Line]:
-        span = 1800 if level_of(self.app.size.width) == "wide" else 600
+        span = 1800 if level_of(self.host.size.width) == "wide" else 600
         label = clean(view.snapshot.memory.label)[:6]
         lead = title(self.NAME, f"{label} {span // 60} min, GiB", (), width, view.glyphs, focused=self.has_focus)
         plot = max(1, width - chart.AXIS)

@@ -127,13 +127,13 @@ class QueuePanel(RowsPanel):
         )
 
     def head(self, view: View, width: int) -> Line | None:
-        return lists.queue_head(width, level_of(self.app.size.width)) if self.items else None
+        return lists.queue_head(width, level_of(self.host.size.width)) if self.items else None
 
     def empty(self, view: View) -> str:
         return "nothing matches" if self.pattern else "nobody waits"
 
     def item_rows(self, item: Item, view: View, width: int) -> list[Line]:
-        return [lists.queue_row(cast("QueueEntry", item), view, width, level_of(self.app.size.width))]
+        return [lists.queue_row(cast("QueueEntry", item), view, width, level_of(self.host.size.width))]
 
 
 class FlightPanel(RowsPanel):

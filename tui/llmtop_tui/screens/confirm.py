@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
+from typing import Literal, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,6 +16,7 @@ from textual.widgets import Button, Static
 from llmtop_tui.questions import Question
 
 Answer = Literal["yes", "keep", "no"]
+_ANSWERS = {"y": "yes", "k": "keep", "n": "no", "escape": "no", "q": "no", "ctrl+c": "no"}
 GUARD_S = 0.25
 """No key says yes so soon after the question came up: it was meant for something else [s]."""
 
@@ -23,8 +24,8 @@ GUARD_S = 0.25
 class ConfirmScreen(ModalScreen[Answer]):
     """Asks a question. ``y`` does it, ``n``, esc and the focused default do not.
 
-    A held key never answers: the key that opened the dialog counts for nothing in it, nor does any key in the first
-    quarter of a second.
+    A held key never answers: the key that opened the dialog counts for nothing in it, and in the first quarter of a
+    second nothing but a no is heard.
     """
 
     AUTO_FOCUS = "#no"
@@ -60,19 +61,17 @@ class ConfirmScreen(ModalScreen[Answer]):
             return
         event.stop()
         event.prevent_default()
-        if key == self._opened_by or time.monotonic() - self._since < GUARD_S:
-            return
-        answer: dict[str, Answer] = {"y": "yes", "k": "keep", "n": "no", "escape": "no", "q": "no", "ctrl+c": "no"}
+        answer = _ANSWERS.get(key)
         if key == "enter" and isinstance(self.focused, Button):
-            self._answer(self.focused.id)
-        elif key in answer:
-            self._answer(answer[key])
+            answer = self.focused.id
+        early = time.monotonic() - self._since < GUARD_S
+        if key != self._opened_by and not (early and answer != "no"):
+            self._answer(answer)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
         self._answer(event.button.id)
 
     def _answer(self, answer: str | None) -> None:
-        if answer == "keep" and not self._question.keep:
-            return
-        self.dismiss("yes" if answer == "yes" else "keep" if answer == "keep" else "no")
+        if answer in ("yes", "no") or (answer == "keep" and self._question.keep):
+            self.dismiss(cast("Answer", answer))

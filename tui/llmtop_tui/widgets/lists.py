@@ -21,7 +21,8 @@ PHASES = (
 
 EVENT_STYLES = {
     "load": "primary", "ready": "good", "evict": "warn", "stop": "warn", "exit": "muted", "fail": "bad",
-    "oom": "bad bold", "sick": "bad", "pin": "accent", "unpin": "accent", "hold": "warn", "drain": "warn", "swap": "title",
+    "oom": "bad bold", "sick": "bad", "pin": "accent", "unpin": "accent", "hold": "warn", "drain": "warn",
+    "swap": "title",
 }  # fmt: skip
 _ALARMING = ("error", "failed", "insufficient memory", "out of memory")
 

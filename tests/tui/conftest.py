@@ -1,0 +1,70 @@
+"""Fixtures of the screen's tests: an app on a core that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from llmtop.snapshot import Snapshot
+from llmtop_tui.app import Leave, LlmtopApp
+from llmtop_tui.scene_client import SceneClient
+from llmtop_tui.scenes import SCENES
+from llmtop_tui.view import View
+
+Screen = tuple[LlmtopApp, SceneClient, Pilot[Leave]]
+OpenScreen = Callable[..., AbstractAsyncContextManager[Screen]]
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("TEXTUAL_THEME", raising=False)
+
+
+@pytest.fixture
+def scene() -> Callable[[str], Snapshot]:
+    return lambda name: SCENES[name]()
+
+
+@pytest.fixture
+def view_of() -> Callable[[Snapshot], View]:
+    def make(snapshot: Snapshot) -> View:
+        view = View(snapshot)
+        view.take(snapshot)
+        return view
+
+    return make
+
+
+@pytest.fixture
+def open_screen() -> OpenScreen:
+    """Opens the app on a scene: ``async with open_screen("full") as (app, client, pilot)``."""
+
+    @asynccontextmanager
+    async def opened(
+        name: str | Snapshot = "full", size: tuple[int, int] = (120, 40), embedded: bool = True, **options: Any
+    ) -> AsyncIterator[Screen]:
+        snapshot = SCENES[name]() if isinstance(name, str) else name
+        client = SceneClient(snapshot, embedded=embedded)
+        app = LlmtopApp(client, **options)
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            yield app, client, pilot
+
+    return opened
+
+
+@pytest.fixture
+def rows_of() -> Callable[[LlmtopApp], list[str]]:
+    """What stands on the screen, row by row."""
+
+    def read(app: LlmtopApp) -> list[str]:
+        strips = app.screen._compositor.render_strips()
+        return ["".join(segment.text for segment in strip) for strip in strips]
+
+    return read

@@ -1,0 +1,285 @@
+"""Every action of the registry, by its key, on the running screen."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from textual.command import CommandPalette
+
+from llmtop.client import Reply
+from llmtop.errors import Refusal
+from llmtop.snapshot import LogLine, Snapshot
+from llmtop_tui import actions
+from llmtop_tui.app import Leave
+from llmtop_tui.scene_parts import AT, GEMMA, LLAMA, MISTRAL, NOMIC, PHI, QWEN
+from llmtop_tui.scenes import full, held, oom
+from llmtop_tui.screens import confirm
+from llmtop_tui.screens.confirm import ConfirmScreen
+from llmtop_tui.screens.pager import PagerScreen
+
+pytestmark = pytest.mark.anyio
+
+# A case is a scene, the keys, and what must be so afterwards (app, client).
+Check = Callable[[Any, Any], bool]
+Case = tuple[Callable[[], Snapshot], str, Check]
+
+
+def _many_lines() -> Snapshot:
+    lines = tuple(LogLine(n, AT, GEMMA.id if n % 2 else QWEN.id, f"line {n}") for n in range(200))
+    return msgspec.structs.replace(full(), log=lines)
+
+
+def _said(*words: str) -> Check:
+    return lambda app, client: client.said == [words]
+
+
+def _asks(*parts: str) -> Check:
+    def check(app: Any, client: Any) -> bool:
+        if not isinstance(app.screen, ConfirmScreen) or client.said:
+            return False
+        text = " ".join(str(w.render()) for w in app.screen.query("Static, Button"))
+        return all(part in text for part in parts)
+
+    return check
+
+
+def _cursor(model: str) -> Check:
+    return lambda app, client: app.main.selected_model() == model
+
+
+def _uses(panel: str) -> Check:
+    return lambda app, client: app.main.active.id == panel and app.main.active.has_focus
+
+
+CASES: dict[str, Case] = {
+    "help": (full, "question_mark", lambda app, c: isinstance(app.screen, PagerScreen)),
+    "detail": (full, "enter", lambda app, c: isinstance(app.screen, PagerScreen)),
+    "evict": (full, "j j e", _said("evict", NOMIC.id, "5")),
+    "pin": (full, "p", _said("pin", GEMMA.id, "9")),
+    "load": (full, "G k L", lambda app, c: c.said == [("load", PHI.id, "")]),
+    "kill": (full, "j K", _asks("Force-kill", "pid 48955", "1 request ends with an error", "reload ~6s")),
+    "evict_all": (full, "E", _asks("Evict 1 idle model?", NOMIC.id, "0.6 GiB")),
+    "cancel": (full, "2 j x", _said("cancel", "r-95")),
+    "hold": (full, "d", _said("hold")),
+    "step": (held, "full_stop", _said("step")),
+    "filter": (full, "slash p h i enter", lambda app, c: [m.id for m in app.main.models.items] == [PHI.id]),
+    "next": (full, "n", _cursor(LLAMA.id)),
+    "previous": (full, "n N", _cursor(GEMMA.id)),
+    "sort": (full, "s", lambda app, c: app.main.models.sort == "name"),
+    "reverse": (full, "S", lambda app, c: app.main.models.items[-1].id == GEMMA.id),
+    "logs": (full, "l", lambda app, c: app.main.log_panel.model == GEMMA.id and app.main.log_panel.has_focus),
+    "follow": (_many_lines, "f", lambda app, c: not app.main.log_panel.follow),
+    "wrap": (full, "w", lambda app, c: app.main.log_panel.wrap),
+    "alarm": (oom, "exclamation_mark", lambda app, c: app.main.log_panel.model == MISTRAL.id),
+    "zoom": (full, "5 z", lambda app, c: not app.main.models.display and app.main.log_panel.size.height > 30),
+    "pause": (full, "space", lambda app, c: app.view.paused_s is not None),
+    "copy": (full, "y", lambda app, c: "curl http://127.0.0.1:8080/v1/chat/completions" in app.clipboard),
+    "copy_json": (full, "Y", lambda app, c: msgspec.json.decode(app.clipboard)["id"] == GEMMA.id),
+    "down": (full, "j down", _cursor(NOMIC.id)),
+    "up": (full, "j j k up", _cursor(GEMMA.id)),
+    "first": (full, "j j g", _cursor(GEMMA.id)),
+    "last": (full, "G", _cursor(MISTRAL.id)),
+    "page_down": (full, "pagedown", lambda app, c: app.main.models.cursor > 1),
+    "page_up": (full, "G pageup", lambda app, c: app.main.models.cursor < 4),
+    "next_panel": (full, "tab", _uses("queue")),
+    "previous_panel": (full, "shift+tab", _uses("log")),
+    "panel_models": (full, "5 1", _uses("models")),
+    "panel_queue": (full, "2", _uses("queue")),
+    "panel_memory": (full, "3", _uses("memory")),
+    "panel_events": (full, "4", _uses("events")),
+    "panel_log": (full, "5", _uses("log")),
+    "escape": (full, "slash p h i enter escape", lambda app, c: len(app.main.models.items) == 6),
+    "palette": (full, "colon", lambda app, c: isinstance(app.screen, CommandPalette)),
+    "leave": (full, "q", _asks("Leave llmtop?", "4 models up", "2 requests in flight, 4 waiting", "k Keep serving", "y Stop all")),
+}
+
+
+def test_every_action_has_a_case() -> None:
+    assert set(CASES) == set(actions.BY_ID)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_each_action_does_what_it_says(name: str, open_screen: Any) -> None:
+    scene, keys, check = CASES[name]
+    async with open_screen(scene()) as (app, client, pilot):
+        await pilot.press(*keys.split())
+        await pilot.pause()
+        await app.workers.wait_for_complete([w for w in app.workers if w.group in ("verbs", "log")])
+        await pilot.pause()
+        assert check(app, client), f"{client.said} {app.screen} {app.main.active.id}"
+
+
+def test_no_key_has_two_meanings() -> None:
+    keys = [key for action in actions.ACTIONS for key in action.keys]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_key_table_lists_every_action() -> None:
+    assert len(actions.markdown().splitlines()) == len(actions.ACTIONS) + 2
+
+
+@pytest.mark.parametrize("name", [a.id for a in actions.ACTIONS if a.danger])
+async def test_a_read_only_view_has_no_destructive_keys(name: str, open_screen: Any, rows_of: Any) -> None:
+    scene, keys, _ = CASES[name]
+    async with open_screen(scene(), readonly=True) as (app, client, pilot):
+        await pilot.press(*keys.split())
+        await pilot.pause()
+        assert client.said == []
+        assert app.screen is app.main
+        assert actions.BY_ID[name].label + " " not in rows_of(app)[-1] + " "
+
+
+@pytest.fixture
+def no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirm, "GUARD_S", 0.0)
+
+
+Ask = Callable[..., Awaitable[None]]
+
+
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("j K y", [("kill", LLAMA.id, "8")]),
+        ("j K n", []),
+        ("j K escape", []),
+        ("j K enter", []),
+        ("j K tab enter", [("kill", LLAMA.id, "8")]),
+        ("j K k", []),
+        ("j e y", [("evict", LLAMA.id, "8")]),
+        ("E y", [("evict", NOMIC.id, "5")]),
+        ("2 x y", [("cancel", "r-92"), ("cancel", "r-93"), ("cancel", "r-94")]),
+        ("2 x enter", []),
+    ],
+)
+async def test_only_a_yes_does_it(keys: str, said: list[tuple[str, ...]], open_screen: Any) -> None:
+    async with open_screen() as (app, client, pilot):
+        await pilot.press(*keys.split())
+        await pilot.pause()
+        await app.workers.wait_for_complete([w for w in app.workers if w.group == "verbs"])
+        assert client.said == said
+
+
+@pytest.mark.usefixtures("no_guard")
+async def test_a_held_key_does_not_confirm(open_screen: Any) -> None:
+    async with open_screen() as (app, client, pilot):
+        await pilot.press("j", *["K"] * 30)
+        assert isinstance(app.screen, ConfirmScreen)
+        assert client.said == []
+
+
+async def test_a_yes_in_the_first_quarter_of_a_second_is_not_heard(open_screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirm, "GUARD_S", 3600.0)
+    async with open_screen() as (app, client, pilot):
+        await pilot.press("j", "K", "y", "tab", "enter")
+        assert isinstance(app.screen, ConfirmScreen)
+        await pilot.press("n")
+        assert app.screen is app.main
+        assert client.said == []
+
+
+@pytest.mark.usefixtures("no_guard")
+async def test_nothing_is_done_to_another_child_of_the_same_name(open_screen: Any) -> None:
+    async with open_screen() as (app, client, pilot):
+        await pilot.press("j", "K")
+        other = msgspec.structs.replace(LLAMA, instance=99, pid=999)
+        models = tuple(other if m.id == other.id else m for m in full().models)
+        client.publish(msgspec.structs.replace(full(), models=models))
+        while app.newest.models != models:
+            await pilot.pause(0.02)
+        await pilot.press("y")
+        await pilot.pause()
+        assert client.said == []
+
+
+async def test_a_refusal_is_told(open_screen: Any, rows_of: Any) -> None:
+    async with open_screen() as (app, client, pilot):
+        client.reply = Reply(False, False, Refusal("all_slots_pinned", "2 of 2 slots hold pinned models"))
+        await pilot.press("p")
+        await app.workers.wait_for_complete([w for w in app.workers if w.group == "verbs"])
+        await pilot.pause()
+        assert any("2 of 2 slots hold pinned models" in row for row in rows_of(app))
+
+
+async def test_a_core_that_does_not_answer_is_told_and_survived(open_screen: Any, rows_of: Any) -> None:
+    async def broken(*_: object) -> Reply:
+        raise ConnectionError("connection [/refused]")
+
+    async with open_screen() as (app, client, pilot):
+        client.model = broken
+        await pilot.press("p")
+        await pilot.pause(0.1)
+        assert any("connection [/refused]" in row for row in rows_of(app))
+
+
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize(
+    ("scene", "keys", "embedded", "left"),
+    [
+        ("full", "q y", True, Leave.STOP_ALL),
+        ("full", "q k", True, Leave.KEEP_SERVING),
+        ("full", "ctrl+c y", True, Leave.STOP_ALL),
+        ("full", "q n", True, None),
+        ("full", "q escape", True, None),
+        ("full", "q enter", True, None),
+        ("cold", "q", True, Leave.STOP_ALL),
+        ("full", "q", False, Leave.DETACH),
+        ("full", "ctrl+q", False, Leave.DETACH),
+    ],
+)
+async def test_leaving(scene: str, keys: str, embedded: bool, left: Leave | None, open_screen: Any) -> None:
+    async with open_screen(scene, embedded=embedded) as (app, _, pilot):
+        await pilot.press(*keys.split())
+        await pilot.pause()
+        assert app.return_value is left
+        assert (app._exit is True) == (left is not None)
+
+
+@pytest.mark.usefixtures("no_guard")
+async def test_a_core_that_cannot_be_left_running_offers_only_to_stop(open_screen: Any) -> None:
+    async with open_screen(detach_allowed=False) as (app, _, pilot):
+        await pilot.press("q")
+        assert not app.screen.query("#keep")
+        await pilot.press("k")
+        assert isinstance(app.screen, ConfirmScreen)
+
+
+async def test_load_on_a_running_model_lets_pick_another(open_screen: Any) -> None:
+    async with open_screen() as (app, client, pilot):
+        await pilot.press("L")
+        await pilot.pause(0.1)
+        assert isinstance(app.screen, CommandPalette)
+        await pilot.press(*"phi")
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        await pilot.pause(0.1)
+        await pilot.press("enter")
+        await pilot.pause(0.1)
+        assert client.said == [("load", PHI.id, "")]
+
+
+async def test_x_outside_of_the_queue_clears_the_oom_line(open_screen: Any) -> None:
+    async with open_screen("oom") as (app, client, pilot):
+        assert app.main.alert.display
+        await pilot.press("x")
+        await app.workers.wait_for_complete([w for w in app.workers if w.group == "verbs"])
+        assert client.said == [("acknowledge",)]
+
+
+async def test_a_running_request_is_cancelled_after_a_question(open_screen: Any) -> None:
+    async with open_screen(size=(180, 50)) as (app, client, pilot):
+        await pilot.press("tab", "tab", "x")
+        await pilot.pause()
+        assert app.main.active.id == "flight"
+        assert _asks("Cancel 1 running request?", "cut off")(app, client)
+
+
+async def test_the_footer_and_the_mouse_do_the_same(open_screen: Any) -> None:
+    async with open_screen() as (app, _, pilot):
+        await pilot.click("#footer", offset=(2, 0))
+        await pilot.pause()
+        assert isinstance(app.screen, PagerScreen)
