@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+
 from llmtop.children.classify import Classifier, classify
 from llmtop.children.text import LineSplitter, safe_text
 
@@ -156,7 +157,9 @@ def test_a_line_that_only_looks_like_one_means_nothing(line: str) -> None:
 @pytest.mark.parametrize("line", HINTS_ONLY)
 def test_a_hint_never_acts_and_is_never_a_cause(line: str) -> None:
     verdict = classify(line)
-    assert verdict is None or (verdict.pattern.severity in ("warning", "recovers") and not verdict.pattern.acts and not verdict.pattern.oom)
+    assert verdict is None or (
+        verdict.pattern.severity in ("warning", "recovers") and not verdict.pattern.acts and not verdict.pattern.oom
+    )
 
 
 @pytest.mark.parametrize(("name", "line", "source"), POSITIVE, ids=[f"{name}-{source}" for name, _, source in POSITIVE])
@@ -170,7 +173,7 @@ def test_a_line_quoted_in_a_prompt_means_nothing(name: str, line: str, source: s
         f"0.00.287.233 D slot launch_slot: id  0 | prompt: '{quoted}'",
         f"0.00.287.233 T {quoted}",
         f'srv  params_from_: Chat format: peg, prompt: "{quoted}"',
-        f"srv    operator(): http: response: {{\"error\":{{\"code\":500,\"message\":\"{quoted}\"}}}}",
+        f'srv    operator(): http: response: {{"error":{{"code":500,"message":"{quoted}"}}}}',
     ]
     assert [echo for echo in echoes if classify(echo) is not None] == []
 
@@ -194,7 +197,9 @@ def test_information_is_no_failure_but_for_a_child_that_thinks_it_is_a_router() 
 def test_counts_of_the_corpus() -> None:
     right = Counter(name for name, line, _ in POSITIVE if (v := classify(line)) is not None and v.pattern.name == name)
     false = [line for line in NEGATIVE if classify(line) is not None]
-    print(f"\npositives {sum(right.values())} of {len(POSITIVE)} in {len(right)} classes: {dict(sorted(right.items()))}")
+    print(
+        f"\npositives {sum(right.values())} of {len(POSITIVE)} in {len(right)} classes: {dict(sorted(right.items()))}"
+    )
     print(f"negatives {len(NEGATIVE)}, flagged {len(false)}; hints only {len(HINTS_ONLY)}")
     assert sum(right.values()) == len(POSITIVE)
     assert not false

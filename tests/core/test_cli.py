@@ -125,6 +125,44 @@ def test_ps_says_who_waits_and_why_and_takes_no_name_for_markup(core: Stub, caps
     assert "3.0 GiB of 8.0 GiB" in text
 
 
+def test_on_a_terminal_the_same_is_a_table(core: Stub, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["ps"]) == 0
+    text = capsys.readouterr().out
+    assert "[bold]B" in text
+    assert "waiting for A to finish 1 request" in text
+
+
+def test_watching_goes_on_until_it_is_left_and_leaving_is_no_failure(
+    core: Stub, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmtop.cli.talk.time.sleep", pause)
+    assert main(["ps", "--json", "--watch"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert pauses == [1.0, 1.0, 1.0]
+
+
+def test_logs_that_are_followed_ask_only_for_what_is_new(
+    core: Stub, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(_: float) -> None:
+        if len(core.asked) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmtop.cli.talk.time.sleep", pause)
+    assert main(["logs", "a/b:c", "-f"]) == 1  # the stub does not know the second question
+    assert [path for _, path, _ in core.asked][1:] == ["/api/models/a%2Fb%3Ac/log?after=2"]
+    assert capsys.readouterr().out == "hello\nthere\n"
+
+
 def test_swaps_show_the_phases_that_occurred(core: Stub, capsys: Said) -> None:
     assert main(["swaps"]) == 0
     words = capsys.readouterr().out.splitlines()[1].split()
@@ -167,6 +205,16 @@ def test_a_wrong_key_is_told(core: Stub, capsys: Said) -> None:
     assert "wrong" not in err
 
 
+def test_options_before_a_commands_name_count_too(
+    core: Stub, capsys: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("LLAMA_API_KEY")
+    monkeypatch.delenv("LLMTOP_URL")
+    words = ["--port", str(core.server_port), "--api-key", "k", "--state-dir", str(tmp_path), "ps", "--json"]
+    assert main(words) == 0
+    assert '"version"' in capsys.readouterr().out
+
+
 def test_nobody_there_is_one_line_and_exit_1(capsys: Said) -> None:
     assert main(["ps", "--url", "http://127.0.0.1:1"]) == 1
     err = capsys.readouterr().err
@@ -183,6 +231,8 @@ def test_nobody_there_is_one_line_and_exit_1(capsys: Said) -> None:
         ["queue", "stop"],
         ["serve", "--models-max", "x"],
         ["serve", "--models-dir", "/nowhere/models"],
+        ["--models-dir", "/nowhere/models", "serve"],
+        ["serve", "more"],
         ["serve", "--host", "0.0.0.0"],
         ["ps", "--url", "ftp://x"],
         ["ps", "--", "-ngl", "99"],
@@ -219,16 +269,25 @@ def test_a_bug_is_one_line_too_and_a_traceback_only_when_wanted(monkeypatch: pyt
         main(["ps"])
 
 
-def test_check_tells_every_fault_with_its_place_and_starts_nothing(tmp_path: Path, capsys: Said) -> None:
+def test_check_tells_every_fault_with_its_place_and_no_secret(
+    tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "good.gguf").write_bytes(b"GGUF" + bytes(40))
     (tmp_path / "bad.gguf").write_bytes(b"<html>")
     preset = tmp_path / "p.ini"
     preset.write_text("[good]\nmemory = lots\n[other]\nc = 1\n")
-    assert main(["check", "--models-dir", str(tmp_path), "--models-preset", str(preset)]) == 2
+    preset.write_text(preset.read_text() + "[mlx]\ncmd = mlx_lm.server\n[ok]\nmodel = good.gguf\n")
+    monkeypatch.chdir(tmp_path)
+    words = ["check", "--models-dir", str(tmp_path), "--models-preset", str(preset), "--api-key", "s3cret"]
+    assert main([*words, "--", "--hf-token", "t0ken"]) == 2
     text = capsys.readouterr().out
     assert f"{preset}:2: [good] memory" in text
     assert f"{preset}:3: [other] no model" in text
     assert "bad.gguf is not a GGUF file" in text
+    assert "no key of its own" in text
+    assert "-m good.gguf --hf-token" in text
+    assert "s3cret" not in text
+    assert "t0ken" not in text
 
 
 def test_every_listed_command_exists_and_none_is_forgotten() -> None:
@@ -252,6 +311,7 @@ def test_a_url_beats_the_record_beats_the_default_port(tmp_path: Path) -> None:
     (tmp_path / "owner.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:99"}))
     assert find(None, None, None, env).url == "http://127.0.0.1:99"
     assert find(None, None, None, env | {"LLMTOP_URL": "box:5"}).url == "http://box:5"
+    assert find(None, None, str(tmp_path / "other"), {"LLMTOP_PORT": "5"}).url == "http://127.0.0.1:5"
     assert find("http://x/", None, None, env | {"LLMTOP_URL": "box:5"}).url == "http://x"
 
 

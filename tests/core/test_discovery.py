@@ -222,6 +222,17 @@ def test_too_many_models_for_the_start_are_refused_with_both_numbers(models: Pat
     assert all(spec.load_on_startup for spec in catalog(models, preset, models_max=0).models.values())
 
 
+def test_pins_that_leave_no_slot_and_sizes_that_never_fit_are_told(models: Path) -> None:
+    for name in "AB":
+        put(models / f"{name}.gguf")
+    preset = "[A]\npin = true\nmemory = 3GiB\n"
+    found = catalog(models, preset, models_max=1, budget=str(2 * 2**30))
+    assert len(found.warnings) == 2
+    assert "refused" in found.warnings[0]
+    assert "[A] memory" in found.warnings[1]
+    assert not catalog(models, preset, models_max=2, budget=str(3 * 2**30)).warnings
+
+
 def test_the_hub_cache_is_used_when_no_folder_is_named(tmp_path: Path) -> None:
     repo = tmp_path / "hub" / "models--user--repo"
     put(repo / "blobs" / "sha")

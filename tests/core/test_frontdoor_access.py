@@ -14,10 +14,10 @@ from llmtop.testing.frontdoor import House, house, plain, request
 
 pytestmark = pytest.mark.anyio
 ASK = {"model": "A"}
-INFERENCE = (
-    "chat/completions completions responses messages messages/count_tokens embeddings rerank infill tokenize detokenize "
-    "apply-template audio/transcriptions images/generations"
-).split()
+INFERENCE = [
+    *("chat/completions", "completions", "responses", "messages", "messages/count_tokens", "embeddings", "rerank"),
+    *("infill", "tokenize", "detokenize", "apply-template", "audio/transcriptions", "images/generations"),
+]
 
 
 @pytest.fixture
@@ -162,6 +162,11 @@ async def test_a_foreign_host_may_infer_but_not_manage(place: House, host: str) 
     assert (await place.ask("POST", "/v1/completions", ASK, host=host)).status == 200
     assert (await place.ask("GET", "/health", host=host)).status == 200
     assert len(place.child.requests) == 1
+
+
+async def test_an_image_on_another_sites_page_asks_for_no_reload(place: House) -> None:
+    assert (await place.ask("GET", "/v1/models?reload=1", b"", "Sec-Fetch-Site: cross-site\r\n")).status == 403
+    assert (await place.ask("GET", "/v1/models?reload=1", b"", "Sec-Fetch-Site: same-origin\r\n")).status == 200
 
 
 async def test_hosts_and_origins_can_be_allowed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from llmtop.errors import Refusal
 from llmtop.frontdoor import connection as connections
 from llmtop.frontdoor.gate import Upstream
-from llmtop.testing.frontdoor import House, Reply, Request, Script, house, plain, request
+from llmtop.testing.frontdoor import House, Reply, Request, Script, house, plain, request, until
 
 pytestmark = pytest.mark.anyio
 ASK = {"model": "A", "prompt": "x"}
@@ -120,8 +120,7 @@ async def test_an_answer_is_read_to_its_end_for_a_child_that_takes_leaving_badly
     await client.send(request("POST", PATH, STREAM))
     await client.head()
     client.writer.write_eof()
-    while place.door.connections:
-        await asyncio.sleep(0.005)
+    await until(lambda: not place.door.connections)
     assert not place.gate.tickets[0].closed, "the child is still busy with it"
     go.set()
     await place.quiet()
@@ -136,8 +135,7 @@ async def test_a_drained_answer_can_still_be_cut(place: House) -> None:
     await client.send(request("POST", PATH, STREAM))
     await client.head()
     client.writer.write_eof()
-    while place.door.connections:
-        await asyncio.sleep(0.005)
+    await until(lambda: not place.door.connections)
     place.gate.tickets[0].cut.set_result("killed")
     await asyncio.wait_for(place.child.gone.wait(), 1)
     await place.quiet()
@@ -306,8 +304,7 @@ async def test_a_client_that_takes_no_byte_has_left(tmp_path: Path, size: int) -
         await asyncio.wait_for(place.gate.admitted.wait(), 5)
         await asyncio.wait_for(place.gate.tickets[0].over.wait(), 5)
         assert place.gate.tickets[0].closed == [(499, False)]
-        while place.door.connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not place.door.connections)
         writer.close()
         del reader
 
@@ -326,9 +323,8 @@ async def test_bytes_behind_a_request_are_bounded_and_end_the_connection_after_i
     client = await place.client()
     await client.send(request("POST", PATH, ASK) + bytes(200_000))
     await place.gate.admitted.wait()
-    while not place.door.exchanges:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.05)
+    (held,) = place.door.exchanges
+    await until(lambda: held.answer_out.close)
     place.gate.tickets[0].grant(place.gate.upstream)
     reply = await client.reply()
     assert (reply.status, reply.headers["connection"]) == (200, "close")

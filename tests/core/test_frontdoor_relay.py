@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.errors import Refusal
-from llmtop.testing.frontdoor import FakeChild, House, Request, house, plain, request
+from llmtop.testing.frontdoor import FakeChild, House, Request, house, plain, request, until
 
 pytestmark = pytest.mark.anyio
 ASK = {"model": "A", "prompt": "x"}
@@ -45,7 +45,8 @@ async def test_an_answer_comes_through_with_its_times(place: House) -> None:
 
 
 async def test_the_child_sees_its_own_key_and_none_of_the_connections_headers(place: House) -> None:
-    extra = "Authorization: Bearer mine\r\nX-Api-Key: mine\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\nX-Kept: 2\r\nX-Llmtop-Model: z\r\n"
+    extra = "Authorization: Bearer mine\r\nX-Api-Key: mine\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n"
+    extra += "TE: trailers\r\nX-Kept: 2\r\nX-Llmtop-Model: z\r\n"
     await place.ask("POST", PATH + "?a=b", ASK, extra)
     (seen,) = place.child.requests
     assert seen.target == PATH + "?a=b"
@@ -346,6 +347,41 @@ async def test_a_compute_error_is_told_to_the_gate(place: House) -> None:
     assert place.gate.tickets[0].closed == [(500, True)]
 
 
+async def test_a_fault_inside_is_a_500_and_leaves_nothing_behind(
+    place: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_args: object, **_more: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(place.gate, "admit", broken)
+    reply = await place.ask("POST", PATH, ASK)
+    assert (reply.status, reply.error["type"], reply.headers["connection"]) == (500, "internal_error", "close")
+    assert "a bug" not in reply.error["message"]
+    assert "a bug" in caplog.text
+    await place.quiet()
+
+
+async def test_a_ticket_that_fails_unforeseen_is_a_500(place: House, caplog: pytest.LogCaptureFixture) -> None:
+    place.gate.hold = True
+    client = await place.client()
+    await client.send(request("POST", PATH, ASK))
+    await place.gate.admitted.wait()
+    place.gate.tickets[0].granted.set_exception(RuntimeError("a bug"))
+    assert (await client.reply()).error["type"] == "internal_error"
+    assert "a bug" in caplog.text
+    await place.quiet()
+
+
+async def test_a_cancelled_ticket_is_told(place: House) -> None:
+    place.gate.hold = True
+    client = await place.client()
+    await client.send(request("POST", PATH, ASK))
+    await place.gate.admitted.wait()
+    place.gate.tickets[0].granted.cancel()
+    assert (await client.reply()).error["type"] == "request_cancelled"
+    await place.quiet()
+
+
 async def test_no_new_requests_are_taken_while_shutting_down(place: House) -> None:
     client = await place.client()
     await client.send(request("GET", "/health"))
@@ -370,8 +406,7 @@ async def test_what_runs_may_end_within_the_grace_and_is_cut_after_it(tmp_path: 
         slow, never = await place.client(), await place.client()
         await slow.send(request("POST", PATH, {"model": "A", "p": "slow"}))
         await never.send(request("POST", PATH, ASK))
-        while len(place.child.requests) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(place.child.requests) == 2)
         closing = asyncio.create_task(place.door.aclose(0.2))
         await asyncio.sleep(0)
         go.set()

@@ -1,4 +1,4 @@
-"""The scheduler's rules 1 to 10 (who queues, who claims, who goes) by example, each in a simulated world that judges every step besides."""
+"""The scheduler's rules 1 to 6 (who queues, who claims, who goes) by example; the world judges every step besides."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def memory_of(rng: random.Random) -> tuple[Memory, list[room.Candidate], room.Ne
 
 def test_the_chosen_set_is_the_best_of_all_sets() -> None:
     rng = random.Random(7)
-    for _ in range(1500):
+    for _ in range(500):
         w, candidates, want = memory_of(rng)
         stay = room.staying(w)
         rank = {i.id: r for r, i in candidates}
@@ -303,152 +303,3 @@ def test_a_stuck_child_that_dies_after_all_frees_its_slot(make: Make) -> None:
     leave(w, one)
     w.ask("B")
     assert spawns(w) == ["B"]
-
-
-# --- rule 7: who goes away
-
-
-def test_a_waiter_that_leaves_gives_its_turn_to_the_next(make: Make) -> None:
-    w = new(make)
-    one = up(w, "A")
-    busy = w.ask("A")
-    gone, _ = w.ask("B"), w.ask("C")
-    w.feed(ev.Left(gone))
-    w.feed(ev.Left(busy))
-    w.pass_time(6)
-    leave(w, one)
-    assert spawns(w) == ["C"]
-
-
-def test_a_load_nobody_wants_is_cancelled_when_the_head_needs_its_room(make: Make) -> None:
-    w = new(make)
-    w.feed(ev.Left(w.ask("A")))
-    assert stops(w) == []
-    w.ask("B")
-    assert stops(w) == [("A", "unwanted")]
-
-
-def test_a_load_is_not_cancelled_twice_in_a_row(make: Make) -> None:
-    w = new(make)
-    w.feed(ev.Left(w.ask("A")))
-    b = w.ask("B")
-    w.feed(ev.Left(b))
-    leave(w, 1)
-    w.feed(ev.Left(w.ask("A")))
-    w.ask("B")
-    assert stops(w) == []
-    w.feed(ev.Ready(2))
-    assert stops(w) == [("A", "cap")]
-
-
-def test_after_a_load_that_succeeded_the_next_may_be_cancelled_again(make: Make) -> None:
-    w = new(make)
-    w.feed(ev.Left(w.ask("A")))
-    w.feed(ev.Left(w.ask("B")))
-    leave(w, 1)
-    two = up(w, "A")
-    w.feed(ev.Evict("A"))
-    leave(w, two)
-    w.feed(ev.Left(w.ask("A")))
-    w.ask("B")
-    assert stops(w) == [("A", "unwanted")]
-
-
-def test_a_load_that_somebody_came_back_for_is_not_cancelled(make: Make) -> None:
-    w = new(make)
-    w.feed(ev.Left(w.ask("A")))
-    w.ask("A")
-    w.ask("B")
-    assert stops(w) == []
-
-
-@pytest.mark.parametrize("startup", [False, True])
-def test_a_load_asked_for_by_hand_is_wanted_until_it_is_ready(make: Make, startup: bool) -> None:
-    w = new(make)
-    w.feed(ev.Load("A", startup))
-    w.ask("B")
-    assert stops(w) == []
-    w.feed(ev.Ready(1))
-    assert stops(w) == [("A", "cap")]
-
-
-# --- rule 8: sleep, idle-unload, pins
-
-
-def test_a_sleeping_child_keeps_slot_and_bytes(make: Make) -> None:
-    w = new(make, cap=2, A={"pinned": True})
-    w.feed(ev.Slept(up(w, "A")))
-    assert stops(w) == []
-    up(w, "B")
-    w.ask("C")
-    assert stops(w) == [("B", "cap")]
-
-
-def test_evict_on_sleep_frees_an_unpinned_child(make: Make) -> None:
-    w = new(make, cap=2, A={"evict_on_sleep": True}, B={"evict_on_sleep": True, "pinned": True})
-    w.feed(ev.Slept(up(w, "A")))
-    assert stops(w) == [("A", "sleep")]
-    w.feed(ev.Slept(up(w, "B")))
-    assert stops(w) == []
-
-
-@pytest.mark.parametrize("asleep", [False, True])
-def test_idle_unload_stops_a_child_idle_that_long(make: Make, asleep: bool) -> None:
-    w = new(make, A={"idle_unload_s": 30.0})
-    one = up(w, "A")
-    if asleep:
-        w.feed(ev.Slept(one))
-    w.pass_time(29.9)
-    assert not w.processes[one].told
-    w.pass_time(0.2)
-    assert w.processes[one].told == "idle"
-
-
-def test_idle_unload_counts_from_the_last_request_and_spares_the_pinned(make: Make) -> None:
-    w = new(make, cap=2, A={"idle_unload_s": 30.0}, B={"idle_unload_s": 30.0, "pinned": True})
-    one, two = up(w, "A"), up(w, "B")
-    w.pass_time(20)
-    request = w.ask("A")
-    w.pass_time(60)
-    w.feed(ev.Left(request))
-    w.pass_time(29)
-    assert not w.processes[one].told
-    w.pass_time(2)
-    assert w.processes[one].told == "idle"
-    assert not w.processes[two].told
-
-
-def test_a_pinned_model_that_crashed_is_loaded_again(make: Make) -> None:
-    w = new(make, A={"pinned": True})
-    one = up(w, "A")
-    w.pass_time(100)
-    w.feed(ev.Exited(one, Failure("crash", "segfault")))
-    w.feed(ev.Settled(one))
-    assert spawns(w) == ["A"]
-
-
-# --- rules 9 and 10: loads at the start, one queue for all
-
-
-def test_a_startup_load_evicts_nobody(make: Make) -> None:
-    w = new(make, cap=0, budget=100, A={"declared": 60}, B={"declared": 60}, C={"declared": 40})
-    for model in "ABC":
-        w.feed(ev.Load(model, startup=True))
-    assert [p.model for p in w.processes.values()] == ["A", "C"]
-    assert "B" not in w.line
-
-
-def test_a_load_by_hand_waits_its_turn_and_evicts(make: Make) -> None:
-    w = new(make)
-    one = up(w, "A")
-    busy = w.ask("A")
-    w.ask("B")
-    w.feed(ev.Load("C"))
-    w.feed(ev.Left(busy))
-    w.pass_time(6)
-    leave(w, one)
-    assert spawns(w) == ["B"]
-    request = w.waiting("B")[0]
-    w.feed(ev.Ready(2))
-    w.feed(ev.Left(request, True))
-    assert stops(w) == [("B", "cap")]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from llmtop.children import child as child_module
 from llmtop.children import news
 from llmtop.config.spec import ModelSpec
@@ -47,7 +48,14 @@ async def test_child_is_started_loads_is_ready_and_leaves_in_order(tmp_path: Pat
         home.stop(one)
         home.stop(one)
         gone = await home.until(news.Exited, one)
-        assert (slots.total, gone.exit_code, gone.signal, gone.failure, gone.asked, gone.sigkilled) == (4, 0, None, None, True, False)
+        assert (slots.total, gone.exit_code, gone.signal, gone.failure, gone.asked, gone.sigkilled) == (
+            4,
+            0,
+            None,
+            None,
+            True,
+            False,
+        )
         assert sized.total > 2**20
         assert home.told(one).count("Stopping") == 1
         assert home.exits_are_last()
@@ -223,7 +231,9 @@ async def test_out_of_memory_in_service_makes_it_sick(tmp_path: Path, server: Pa
 async def test_a_child_that_only_fails_is_found_sick_by_one_request(tmp_path: Path, server: Path) -> None:
     bad = write_model(tmp_path / "m", "bad", load_ms=10, fail_after=0)
     for name, status in (("good", 200), ("no", 501), ("full", 503)):
-        write_model(tmp_path / "m", name, load_ms=10, **({} if status == 200 else {"fail_after": 0, "fail_status": status}))
+        write_model(
+            tmp_path / "m", name, load_ms=10, **({} if status == 200 else {"fail_after": 0, "fail_status": status})
+        )
     async with nursery(tmp_path / "state", server) as home:
         well = [await ready(home, spec_of(bad.with_name(f"{name}.gguf"))) for name in ("good", "no", "full")]
         sick = await ready(home, spec_of(bad))
@@ -244,7 +254,9 @@ async def test_a_child_that_only_fails_is_found_sick_by_one_request(tmp_path: Pa
         ({"exit_at_load": 7}, "crash", "status 7"),
     ],
 )  # fmt: skip
-async def test_a_load_that_fails_tells_its_cause(tmp_path: Path, server: Path, knobs: dict[str, object], kind: str, words: str) -> None:
+async def test_a_load_that_fails_tells_its_cause(
+    tmp_path: Path, server: Path, knobs: dict[str, object], kind: str, words: str
+) -> None:
     model = write_model(tmp_path / "m", "A", load_ms=30, **knobs)
     async with nursery(tmp_path / "state", server) as home:
         one = home.spawn(spec_of(model))

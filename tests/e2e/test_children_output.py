@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from llmtop.children import news
 from llmtop.config.spec import ModelSpec
 from llmtop.testing.models import server_command, write_model

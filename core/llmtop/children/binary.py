@@ -149,8 +149,8 @@ _NAME = re.compile(r"--?[A-Za-z][\w-]*")
 def parse_help(text: str) -> dict[str, Option]:
     """Read the output of ``--help``: every form to its option.
 
-    An entry starts in the first column with its forms, separated by commas, then the value's name where it takes one; two blanks or
-    the line's end come before what it does. ``(env: NAME)`` may follow on a line below.
+    An entry starts in the first column with its forms, separated by commas, then the value's name where it takes one;
+    two blanks or the line's end come before what it does. ``(env: NAME)`` may follow on a line below.
     """
     options: dict[str, Option] = {}
     names: tuple[str, ...] = ()

@@ -40,7 +40,10 @@ _DRAIN_S = 0.25
 
 
 def stop_timeout(spec: ModelSpec, settings: Settings, footprint_bytes: int | None) -> float:
-    """Seconds from the polite stop to SIGKILL [s]: the preset's, the setting's, else 10 s and the footprint at 20 GB/s, 60 s at most."""
+    """Seconds from the polite stop to SIGKILL [s].
+
+    The preset's, the setting's, else 10 s and the footprint at 20 GB/s, 60 s at most.
+    """
     if spec.stop_timeout_s is not None:
         return spec.stop_timeout_s
     if settings.stop_timeout_s is not None:
@@ -275,6 +278,9 @@ class Child:
                 return
 
     def _speaks(self) -> bool:
+        """It speaks the protocol, as far as it has said by now."""
+        if not self._spoke and self._output is not None:
+            self._output.pull_stdout()
         return self._spoke
 
     async def _after_ready(self) -> None:
@@ -365,8 +371,11 @@ class Child:
         assert self._process is not None
         if self.spec.cmd and self.spec.stop_cmd:
             self._background(self._run_stop_command(within_s))
-        elif self.spec.cmd or not (self._spoke and self._process.write(protocol.EXIT_LINE)):
-            self._process.send(signal.SIGTERM, group=bool(self.spec.cmd))
+        elif self.spec.cmd:
+            self._process.send(signal.SIGTERM, group=True)
+        elif not (self._process.write(protocol.EXIT_LINE) and self._speaks()):
+            # The line alone ends one in child mode; to any other build stdin means nothing.
+            self._process.send(signal.SIGTERM, group=False)
 
     async def _run_stop_command(self, within_s: float) -> None:
         assert self._process is not None

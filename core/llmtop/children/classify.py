@@ -1,4 +1,7 @@
-"""Reads a child's log for what went wrong. A prompt that quotes such a line, and lines that only look like one, mean nothing."""
+"""Reads a child's log for what went wrong.
+
+A prompt that quotes such a line, and lines that only look like one, mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,8 @@ def _find(info: bool, text: str) -> Pattern | None:
 class Classifier:
     """Reads the lines of one stream in order.
 
-    A line without prefix that follows a debug line or an echoed request is more of the same: a prompt has line breaks too.
+    A line without prefix that follows a debug line or an echoed request is more of the same: a prompt has line breaks
+    too.
     """
 
     def __init__(self) -> None:

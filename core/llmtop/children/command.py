@@ -84,7 +84,10 @@ def build_launch(
 
 
 def with_descriptor_limit(argv: Sequence[str], soft: int | None) -> list[str]:
-    """The same command under another soft limit of open descriptors; llmtop's own is raised, a child's should not be."""
+    """The same command under another soft limit of open descriptors.
+
+    Llmtop's own is raised, a child's should not be.
+    """
     if soft is None:
         return list(argv)
     return ["/bin/sh", "-c", 'ulimit -S -n "$0" 2>/dev/null; exec "$@"', str(soft), *argv]

@@ -1,9 +1,10 @@
 """Ends the children of a llmtop that is gone, whatever ended it. A process of its own, in a session of its own.
 
-It reads JSON lines from its standard input, whose other end only llmtop holds: ``{"op": "add", "pid", "start_time", "exe", "pgid",
-"stop_timeout_s", "group"}`` and ``{"op": "del", "pid"}``. At the end of the file every child that is left on the list and is still
-the same process gets SIGTERM, and its group SIGKILL when its stop timeout is over. Runs as ``python -I guardian.py`` without
-the rest of llmtop, so it stands on the standard library (and psutil where there is no /proc).
+It reads JSON lines from its standard input, whose other end only llmtop holds: ``{"op": "add", "pid", "start_time",
+"exe", "pgid", "stop_timeout_s", "group"}`` and ``{"op": "del", "pid"}``. At the end of the file every child that is
+left on the list and is still the same process gets SIGTERM, and its group SIGKILL when its stop timeout is over. Runs
+as ``python -I guardian.py`` without the rest of llmtop, so it stands on the standard library (and psutil where there
+is no /proc).
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Ward:
 
 
 def start_time(pid: int) -> float | None:
-    """When a process started [s], None if it does not exist or is a zombie. Good for comparison only: Linux counts from the boot."""
+    """When a process started [s], None if it does not exist or is a zombie.
+
+    Good for comparison only: Linux counts from the boot.
+    """
     if os.path.exists("/proc/self/stat"):
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
@@ -113,7 +117,10 @@ def read_list(fd: int) -> dict[int, Ward]:
 
 
 def end_all(wards: list[Ward]) -> None:
-    """SIGTERM now, SIGKILL to the group of each when its time is over or its leader is gone; return when all are gone."""
+    """SIGTERM now, SIGKILL to the group of each when its time is over or its leader is gone.
+
+    Return when all are gone.
+    """
     wards = [ward for ward in wards if same_process(ward.pid, ward.start_time, ward.exe)]
     for ward in wards:
         send(ward, signal.SIGTERM, group=ward.group)

@@ -6,12 +6,11 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from llmtop.children import guardian
 from llmtop.children.guardian import Ward
-
-_CLOSE_WAIT_S = 1.0
 
 
 class GuardianLink:
@@ -101,6 +100,5 @@ class GuardianLink:
             process.kill()
         if process.stdin is not None:
             process.stdin.close()
-        if not self._wards or kill:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_CLOSE_WAIT_S)
+        # With an empty list it ends in a moment; else when the last child on it is gone. Nobody waits for that here.
+        threading.Thread(target=process.wait, name="guardian-exit", daemon=True).start()

@@ -1,4 +1,7 @@
-"""What the supervisor tells the engine. ``instance`` is a start number: late news of an old child never hits its successor."""
+"""What the supervisor tells the engine. ``instance`` is a start number.
+
+Late news of an old child never hits its successor.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class Woke(News, frozen=True):
 
 
 class LoadFailed(News, frozen=True):
-    """The load is lost though the process lives: an out-of-memory line, no progress for load-timeout. It must be stopped."""
+    """The load is lost though the process lives: an out-of-memory line, no progress for load-timeout.
+
+    It must be stopped.
+    """
 
     failure: Failure
 

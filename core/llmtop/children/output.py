@@ -1,4 +1,7 @@
-"""What a child writes: read without blocking, cut into lines, made safe, kept, classified and passed on in small batches."""
+"""What a child writes.
+
+Read without blocking, cut into lines, made safe, kept, classified and passed on in small batches.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,13 @@ BATCH_LINES = 50
 _READ_BYTES = 4 * 1024
 _WINDOW_S = 0.03
 _WINDOW_BYTES = 1 << 20
-"""Most time spent on a child's output, and most of it read, in one batch time; who writes more waits for his pipe, not the core for him."""
+"""Most time spent on a child's output, and most of it read, in one batch time.
+
+Who writes more waits for his pipe, not the core for him.
+"""
 
 _BULK = 64
+_PULLS = 32
 _FILE_BYTES = 256 * 1024
 
 
@@ -153,12 +160,24 @@ class Output:
             stream.resume()
 
     def pull_stderr(self) -> None:
-        """Read what lies in stderr's pipe now, as far as the window allows: it was written before what stdout has just said."""
+        """Read what lies in stderr's pipe now, as far as the window allows.
+
+        It was written before what stdout has just said.
+        """
         while self._window_open and self._streams[1].read():
             pass
 
+    def pull_stdout(self) -> None:
+        """Read what lies in stdout's pipe now: it may say more than what was learnt by another way."""
+        for _ in range(_PULLS):
+            if not self._streams[0].read():
+                break
+
     async def finish(self, patience_s: float) -> None:
-        """The process is gone: read the rest, wait no longer than ``patience_s`` [s] for whoever else holds a pipe, and close."""
+        """The process is gone.
+
+        Read the rest, wait no longer than ``patience_s`` [s] for whoever else holds a pipe, and close.
+        """
         end = self._loop.time() + patience_s
         while True:
             self._window_bytes, self._window_s = 0, 0.0
@@ -199,7 +218,8 @@ class Output:
         if number == 0:
             lines = [line for line in lines if not self._listener.control(line)]
         at = time.time()
-        # A flood is searched in one piece; without a word that matters only its last line is read, for whether it is an echo.
+        # A flood is searched in one piece; without a word that matters only its last line is read, for whether it is
+        # an echo.
         look = len(lines) < _BULK or _worth_a_look(b"\n".join(lines).decode("latin-1"))
         texts = [safe_text(raw.decode("utf-8", "replace")).rstrip() for raw in lines]
         for text in texts:

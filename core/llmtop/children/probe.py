@@ -1,4 +1,7 @@
-"""Questions to a child over HTTP: is it ready, is it ours that answers, how many slots, does it sleep, can it still answer at all."""
+"""Questions to a child over HTTP.
+
+Is it ready, is it ours that answers, how many slots, does it sleep, can it still answer at all.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class Probe:
         return await self._status(self._health, self._key) == 200
 
     async def ours(self) -> bool:
-        """It is the child that answers there: it knows the key and refuses another, or the socket belongs to its group."""
+        """It is the child that answers there.
+
+        It knows the key and refuses another, or the socket belongs to its group.
+        """
         if (
             self._key
             and await self._status("/props", self._key) == 200
@@ -61,7 +67,8 @@ class Probe:
         ):
             return True
         owned = await asyncio.to_thread(listener_in_group, self._port, self._pgid)
-        # A server behind a wrapper (a container) listens in a process we cannot see; only one we can see is a stranger for sure.
+        # A server behind a wrapper (a container) listens in a process we cannot see; only one we can see is a stranger
+        # for sure.
         return owned is True or (owned is None and not self._key)
 
     async def props(self) -> dict[str, Any] | None:

@@ -1,4 +1,7 @@
-"""One child process: started in a session of its own, signalled only while it cannot have been reaped, reaped on the loop."""
+"""One child process.
+
+Started in a session of its own, signalled only while it cannot have been reaped, reaped on the loop.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,8 @@ def run_quietly(argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -
 class ChildProcess:
     """A started child.
 
-    Its exit is seen without reaping; until ``reap``, which runs on the loop as every signal does, its pid and group are its own.
+    Its exit is seen without reaping; until ``reap``, which runs on the loop as every signal does, its pid and group
+    are its own.
 
     Args:
         popen: From ``start_process``; stdout and stderr are the caller's to read and close.
@@ -164,7 +168,10 @@ def process_state(pid: int) -> str:
 
 
 def listener_in_group(port: int, pgid: int) -> bool | None:
-    """Whether the listening socket of ``port`` belongs to a process of the group; None if its owner cannot be seen. Slow: off the loop."""
+    """Whether the listening socket of ``port`` belongs to a process of the group; None if its owner cannot be seen.
+
+    Slow: off the loop.
+    """
     for process in psutil.process_iter():
         try:
             if os.getpgid(process.pid) == pgid and _listens(process, port):
@@ -175,7 +182,10 @@ def listener_in_group(port: int, pgid: int) -> bool | None:
 
 
 def listener(port: int) -> int | None:
-    """The pid of who listens on a TCP port of this machine, None if nobody does or it cannot be seen. Slow: off the loop."""
+    """The pid of who listens on a TCP port of this machine, None if nobody does or it cannot be seen.
+
+    Slow: off the loop.
+    """
     try:
         connections = psutil.net_connections("tcp")
     except (psutil.Error, OSError):  # macOS shows other users' sockets to root only

@@ -18,11 +18,12 @@ _Key = tuple[str, str, str]
 class SizeCollector:
     """Learns a child's footprint from its log.
 
-    One load may run several passes: a fit that allocates nothing, the model, a draft model. KV lines of a pass add up (a model
-    with sliding-window attention prints two alike); of the others the last for a component and backend holds.
+    One load may run several passes: a fit that allocates nothing, the model, a draft model. KV lines of a pass add up
+    (a model with sliding-window attention prints two alike); of the others the last for a component and backend holds.
 
     Args:
-        file_bytes: Size of the model's files [bytes], 0 if not known. Mapped weights are spans of them and may overlap, so the
+        file_bytes: Size of the model's files [bytes], 0 if not known. Mapped weights are spans of them and may
+            overlap, so the
             weights together count for no more.
     """
 

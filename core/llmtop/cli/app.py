@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
     try:
         command = typer.main.get_command(build(words[0] if cut else ""))
         result = command.main(args=words[:cut], prog_name="llmtop", standalone_mode=False, obj=call)
+        if result == 130:  # Typer's word for Ctrl-C
+            return 1
         return result if isinstance(result, int) else 0
     except ConfigError as error:
         return _fail(str(error), 2)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from llmtop.cli.caller import Caller, find
+from llmtop.cli.caller import Caller
 from llmtop.cli.context import has_terminal, invocation
-from llmtop.cli.talk import Key, State
+from llmtop.cli.talk import Key, State, target
 from llmtop.errors import ConfigError
 
 
@@ -31,10 +30,8 @@ def attach(
 ) -> int:
     """Show the screen of a llmtop that runs elsewhere. Leaving the screen leaves it running."""
     call = invocation(context)
-    call.refuse_child_args("attach")
+    where = target(context, url or also_url, key, state)
     if call.view is None or not has_terminal():
         raise ConfigError("attach needs a terminal: llmtop ps --watch does without")
-    before = call.flags.get("state_dir")
-    target = find(url or also_url, key, state or (before if isinstance(before, str) else None), os.environ)
-    Caller(target).get("/api/state")  # a wrong address or key is told here, before the screen is taken
-    return call.view.attach(target.url, target.key, readonly=readonly, record=record)
+    Caller(where).get("/api/state")  # a wrong address or key is told here, before the screen is taken
+    return call.view.attach(where.url, where.key, readonly=readonly, record=record)

@@ -56,7 +56,8 @@ def find(url: str | None, key: str | None, state_dir: str | None, env: Mapping[s
     recorded = _recorded(Path(state_dir or env.get("LLMTOP_STATE_DIR") or _default_state_dir(env)).expanduser())
     if recorded:
         return Target(recorded, key, "the state folder's record")
-    return Target(DEFAULT_URL, key, "the default port")
+    port = env.get("LLMTOP_PORT") or env.get("LLAMA_ARG_PORT") or ""
+    return Target(f"http://127.0.0.1:{port}" if port.isdigit() else DEFAULT_URL, key, "the default port")
 
 
 def _default_state_dir(env: Mapping[str, str]) -> str:

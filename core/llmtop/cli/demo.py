@@ -45,6 +45,7 @@ def demo(
         "models_max": models_max,
         "memory_budget": memory_budget,
     }
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the core takes it: the folder is cleared away
     shown = call.view is not None and has_terminal()
     with stage(flags, os.environ, simulated=simulated) as configuration:
         settings = configuration.settings

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, cast
 from urllib.parse import quote
 
 import typer
 
-from llmtop.cli.caller import Caller, find
+from llmtop.cli.caller import Caller, Target, find
 from llmtop.cli.context import invocation, out, say
 
 _LOOK, _DO = "Look into it", "Say something to it"
@@ -52,11 +52,26 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=_DO)(queue)
 
 
-def _caller(context: typer.Context, url: str | None, key: str | None, state: str | None) -> Caller:
+def target(context: typer.Context, url: str | None, key: str | None, state: str | None) -> Target:
+    """The llmtop that a command means, by its own options, else by those before its name.
+
+    Raises:
+        ConfigError: The URL is none, or there are words after ``--``.
+    """
     call = invocation(context)
     call.refuse_child_args(context.info_name or "this command")
-    before = call.flags.get("state_dir")
-    return Caller(find(url, key, state or (before if isinstance(before, str) else None), os.environ))
+    before = call.flags
+    keys = before.get("api_key")
+    if key is None and isinstance(keys, list | tuple) and keys:
+        key = str(cast("Sequence[object]", keys)[0])
+    if url is None and isinstance(before.get("port"), str):
+        url = f"http://127.0.0.1:{before['port']}"
+    folder = before.get("state_dir")
+    return find(url, key, state or (folder if isinstance(folder, str) else None), os.environ)
+
+
+def _caller(context: typer.Context, url: str | None, key: str | None, state: str | None) -> Caller:
+    return Caller(target(context, url, key, state))
 
 
 def ps(

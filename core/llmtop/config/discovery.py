@@ -11,7 +11,7 @@ import msgspec
 
 from llmtop.config.cache import hub_folder, scan_cache
 from llmtop.config.folders import Found, look, scan
-from llmtop.config.ini import Problem, Section, read_ini
+from llmtop.config.ini import Problem, read_ini
 from llmtop.config.keys import DOWNLOADS, SOURCES, OptionTable
 from llmtop.config.preset import Draft, Presets, as_args, inherited, interpret, merge
 from llmtop.config.spec import ModelSpec, Settings
@@ -35,20 +35,13 @@ class Catalog(msgspec.Struct, frozen=True):
 _LONG = {name: f"--{name}" for name in SOURCES} | {"model": "-m"}
 
 
-def build_catalog(
-    settings: Settings,
-    table: OptionTable | None,
-    *,
-    env: Mapping[str, str] | None = None,
-    sections: Sequence[Section] | None = None,
-) -> Catalog:
+def build_catalog(settings: Settings, table: OptionTable | None, *, env: Mapping[str, str] | None = None) -> Catalog:
     """Find all models and read their presets.
 
     Args:
         settings: The settings, ``child_args`` as ``preset.split_child_args`` left them.
         table: The options of the llama-server; None when it is not known.
         env: Environment that says where caches are; the process's own if None.
-        sections: The preset file, if it was read before.
 
     Returns:
         The catalogue.
@@ -65,7 +58,7 @@ def build_catalog(
     else:
         found, source = scan_cache(env), "cache"
         problems = [Problem(model.path, 0, model.problem) for model in found if model.problem]
-    presets = _presets(settings, table, sections)
+    presets = _presets(settings, table)
     found = _unclaimed(found, presets)
     extra = as_args(settings.child_args, table)
     models = {
@@ -84,16 +77,16 @@ def build_catalog(
         warnings.append(
             f"no models: {place} holds no .gguf file; name a folder with --models-dir or a preset with --models-preset"
         )
-    warnings += cache_warnings(settings, models)
+    warnings += [*cache_warnings(settings, models), *_contradictions(settings, models)]
     _refuse_too_many(settings, models)
     return Catalog(models, (*problems, *presets.problems), tuple(warnings))
 
 
-def _presets(settings: Settings, table: OptionTable | None, sections: Sequence[Section] | None) -> Presets:
+def _presets(settings: Settings, table: OptionTable | None) -> Presets:
     if not settings.models_preset:
         return Presets(Draft("*"))
-    read, problems = read_ini(settings.models_preset)
-    return interpret(settings.models_preset, sections if sections is not None else read, table, problems)
+    sections, problems = read_ini(settings.models_preset)
+    return interpret(settings.models_preset, sections, table, problems)
 
 
 def _unclaimed(found: Sequence[Found], presets: Presets) -> list[Found]:
@@ -269,6 +262,24 @@ def _refuse_too_many(settings: Settings, models: Mapping[str, ModelSpec]) -> Non
             f"number of models to load on startup ({wanted}) exceeds models_max ({settings.models_max}): "
             "raise --models-max, or take load-on-startup from some"
         )
+
+
+def _contradictions(settings: Settings, models: Mapping[str, ModelSpec]) -> list[str]:
+    """What can be configured, but not have its way."""
+    lines: list[str] = []
+    pins = [name for name, spec in models.items() if spec.pin]
+    if settings.models_max and len(pins) >= settings.models_max and len(models) > len(pins):
+        lines.append(
+            f"{len(pins)} pinned models take all of models-max {settings.models_max} while they run: "
+            "requests for others are refused then"
+        )
+    if settings.budget.isdigit():
+        lines += [
+            f"[{name}] memory is more than --memory-budget: it will never be loaded"
+            for name, spec in models.items()
+            if spec.memory is not None and spec.memory > int(settings.budget)
+        ]
+    return lines
 
 
 def cache_share(settings: Settings, catalog: Catalog, spec: ModelSpec) -> int | None:

@@ -94,6 +94,10 @@ class Access:
             and not self._known(head.one.get(b"host", b"").lower())
         ):
             raise Refused(Refusal("forbidden", "requests for this Host are refused; --allow-host adds one"))
+        if not keyed and b"reload" in head.query and head.header(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+            raise Refused(
+                Refusal("forbidden", "another site's page may not ask for a reload")
+            )  # images carry no Origin
         if route.kind is Kind.CONTROL and head.method == "POST":
             kind = head.one.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if kind != b"application/json":

@@ -50,6 +50,7 @@ class ClientConnection(asyncio.Protocol):
         self._seen = 0
         self._last_raw = b""
         self._last_head = RequestHead()  # clients on one connection often repeat themselves to the byte
+        self._last_plan: Plan | None = None
         self._left = 0
         self._chunks: ChunkedBody | None = None
         self._advancing = False
@@ -144,6 +145,7 @@ class ClientConnection(asyncio.Protocol):
         refusal = Refusal("internal_error", "llmtop failed on this request; its log says more")
         self._buffer, self._unread = b"", True
         if self.exchange is not None:
+            self.exchange.answer_out.close = True
             self.exchange.refuse(refusal)
         else:
             self._reject(refusal)
@@ -162,12 +164,13 @@ class ClientConnection(asyncio.Protocol):
             self._seen = 0
             self._buffer = buffer[end + 4 :]
             raw = buffer[: end + 4]
-            head = self._last_head if raw == self._last_raw else heads.parse(raw)
-            self._last_raw, self._last_head = raw, head
+            if raw != self._last_raw:
+                self._last_head = heads.parse(raw)
+                self._last_raw, self._last_plan = raw, None
         except Refused as refused:
             self._reject(refused.refusal)
             return False
-        self._start(head)
+        self._start(self._last_head)
         return True
 
     def _reject(self, refusal: Refusal) -> None:
@@ -212,6 +215,8 @@ class ClientConnection(asyncio.Protocol):
     def _plan(self, head: RequestHead, answer: Answer) -> Plan | None:
         """Who answers, None when it is answered already; all that the head can be refused for is refused here."""
         door = self.door
+        if self._last_plan is not None and not door.closing:
+            return self._last_plan
         access = door.access
         if access.preflight(head):
             answer.whole(204, planning.PREFLIGHT, b"")
@@ -232,6 +237,8 @@ class ClientConnection(asyncio.Protocol):
         plan = planning.plan(door, head, route, answer)
         if plan is not None and (head.length or 0) > plan.body_max:
             raise Refused(too_large(plan.body_max))
+        if plan is not None and plan.by_body:  # nothing in it depends on what runs
+            self._last_plan = plan
         return plan
 
     def _skip_body(self, head: RequestHead) -> bool:

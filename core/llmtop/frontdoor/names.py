@@ -16,7 +16,7 @@ _FIELD_BYTES_MAX = 256 * 1024
 
 
 class Peek(msgspec.Struct):
-    """The two members of a request body that matter here; of a repeated one the last counts, as in the child's parser."""
+    """The two members of a body that matter here; of a repeated one the last counts, as in the child's parser."""
 
     model: Any = None
     stream: Any = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmtop.frontdoor.relay import Exchange
 
 
-class Plan(msgspec.Struct):
+class Plan(msgspec.Struct, frozen=True):
     """What is to be done with a request, as its head tells.
 
     Args:

@@ -38,12 +38,15 @@ class Exchange:
         self._client = client
         self._head = head
         self._plan = plan
+        self._model = plan.model
         self.answer_out = answer
         self.body_whole = False
         self.over = False
         self._arrived = shared.loop.time()
         self._spool = Spool(shared.space)
-        self._finder = names.Finder(head.one.get(b"content-type", b"")) if plan.upstream is None else None
+        self._finder = (
+            names.Finder(head.one.get(b"content-type", b"")) if plan.upstream is None and not plan.early else None
+        )
         self._received = 0
         self._ticket: Ticket | None = None
         self._times: tuple[int, int] = (0, 0)
@@ -63,7 +66,7 @@ class Exchange:
     @property
     def holds_shutdown(self) -> bool:
         """It is worth waiting for when llmtop ends (a view's event stream is not)."""
-        return bool(self._plan.model or self._plan.by_body)
+        return bool(self._model or self._plan.by_body)
 
     # The client's side.
 
@@ -163,16 +166,12 @@ class Exchange:
         plan = self._plan
         if self._finder is None:
             return self._connect()
-        if plan.by_body:
-            found = self._finder.find(self._spool, lenient=bool(plan.query_model))
-            model = names.model_of(found, plan.query_model, self._shared.gate)
-        else:
-            found = self._finder.find(self._spool, lenient=True)
-            model = plan.model
+        found = self._finder.find(self._spool, lenient=not plan.by_body or bool(plan.query_model))
+        model = names.model_of(found, plan.query_model, self._shared.gate) if plan.by_body else plan.model
         return self._admit(model, stream=found.stream is True)
 
     def _admit(self, model: str, *, stream: bool) -> None:
-        self._plan.model = model
+        self._model = model
         path = self._head.path.decode("ascii", "replace")
         ticket = self._shared.gate.admit(
             model, path=path, client=self._client.peer, stream=stream, autoload=self._plan.autoload
@@ -213,7 +212,7 @@ class Exchange:
 
     def _cut(self, cut: asyncio.Future[str]) -> None:
         if not self.over and not cut.cancelled():
-            self._child_failed(f"the request was ended: {cut.result()}")
+            self._child_failed(f"was taken away: {cut.result()}")
 
     # The child's side.
 
@@ -231,9 +230,7 @@ class Exchange:
         except OSError:
             self._connecting = None
             if not self.over:
-                self._child_failed(
-                    "the model server cannot be reached" if self._plan.model else "the control API cannot be reached"
-                )
+                self._child_failed("cannot be reached")
             return
         self._connecting = None
         if self.over:
@@ -268,7 +265,7 @@ class Exchange:
             try:
                 data = self._spool.take(_PIECE)
             except OSError:
-                return self._child_failed("the held request body could not be read back")
+                return self._child_failed("did not get the request body: it could not be read back")
             if data:
                 connection.transport.write(self._piece(data))
             elif self.body_whole:
@@ -339,7 +336,7 @@ class Exchange:
             self.answer_out.end_with_error(error_of_child(status, tap.body))
         if tap is not None and self._plan.remember and tap.whole and self._head.method == "GET" and self._upstream:
             known = Known(self._upstream.key, self._shared.loop.time(), connection.content_type, tap.body)
-            self._shared.last_known.put(self._plan.model, self._plan.target, known)
+            self._shared.last_known.put(self._model, self._plan.target, known)
         connection.release(reusable=self._body_sent)
         self._end(status, compute_error=status == 500 and tap is not None and tap.compute_error)
 
@@ -358,11 +355,12 @@ class Exchange:
             self._shared.retries += 1
             self._connect(fresh=True)
         else:
-            self._child_failed(f"the model server {reason}" if self._plan.model else f"the control API {reason}")
+            self._child_failed(reason)
 
     def _child_failed(self, reason: str) -> None:
         self._shared.upstream_errors += 1
-        self.refuse(Refusal("upstream_error", reason))
+        who = "the model server" if self._model else "the control API"
+        self.refuse(Refusal("upstream_error", f"{who} {reason}"))
 
     # The end.
 
@@ -390,7 +388,7 @@ class Exchange:
             ticket.close(status, compute_error=compute_error)
             shared.gate.finished(
                 request=ticket.id,
-                model=self._plan.model,
+                model=self._model,
                 path=self._head.path.decode("ascii", "replace"),
                 status=status,
                 queue_ms=self._times[0],

@@ -15,8 +15,9 @@ from llmtop.memory import kv
 from llmtop.memory.arguments import Arguments, read_arguments
 from llmtop.memory.gguf import GgufError, Header, read_header, shard_paths
 
-ACTIVATIONS = 9
-"""Rows of the model's width that a pass holds at once, in f32 [1]. Measured with llama.cpp b11434 on a CPU."""
+ATTENTION_ROWS, FEED_FORWARD_ROWS, RESIDUAL_ROWS = 9, 3, 4
+"""Rows in f32 that a pass holds at once [1]: of the model's width in attention; of the inner width in the feed-forward
+part, and of the model's beside them. Measured with llama.cpp b10434 and b11434 on a CPU."""
 COMPUTE_FACTOR, COMPUTE_MARGIN = 1.3, 256 * MIB
 """On top of the formula, for what differs by architecture and backend."""
 ROUGH_FACTOR = 1.25
@@ -185,8 +186,10 @@ def compute_bytes(header: Header, args: Arguments, *, metal: bool) -> int:
     """
     width, heads = header.whole("embedding_length"), max(1, header.whole("attention.head_count", 1))
     tokens, cells = args.ubatch, kv.cells_per_stream(header, args)
-    activations = ACTIVATIONS * width * 4 * tokens
-    scores = cells * tokens * (heads * 4 if args.flash == "off" else 2)
+    experts = header.whole("expert_feed_forward_length") * header.whole("expert_used_count")
+    inner = max(header.whole("feed_forward_length"), experts)
+    activations = max(ATTENTION_ROWS * width, FEED_FORWARD_ROWS * inner + RESIDUAL_ROWS * width) * 4 * tokens
+    scores = cells * tokens * ((heads + 1) * 4 if args.flash == "off" else 2)  # with the mask, f32 and f16
     rows = args.batch if args.embedding else args.slots
     output = (header.vocabulary + width) * 4 * rows
     copy = 0

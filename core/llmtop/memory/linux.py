@@ -95,7 +95,7 @@ class LinuxProbe:
             compressed=field("Zswapped"),
             cached=_cached(info, at, why),
             swap=_less(field("SwapTotal"), field("SwapFree"), "/proc/meminfo SwapTotal less SwapFree", at),
-            gpu_in_use=_sum(list(gpu.processes.values()), at) if gpu.unified else missing("GPU", at, "counted in used"),
+            gpu_in_use=_sum(list(gpu.processes.values()), at) if gpu.unified else missing("GPU", at, "told on macOS only"),
             pressure=self._pressure(cgroup_pressure),
             footprints={
                 pid: gpu.processes.get(pid, missing("GPU", at, "no GPU memory of this process")) for pid in children

@@ -94,8 +94,8 @@ class _Base:
 class RouterRules(_Base):
     """The queue rules of llama.cpp's router: one entry a model, first in first out, idle models only are evicted.
 
-    A loaded model is served at once without a look at the queue, an entry keeps its model from being evicted, and there is
-    no end to the patience of the head.
+    A loaded model is served at once without a look at the queue, an entry keeps its model from being evicted, and there
+    is no end to the patience of the head.
 
     Args:
         models_max: Most children at once; 0 = no cap.
@@ -145,8 +145,8 @@ class RouterRules(_Base):
 class InOrder(_Base):
     """Strictly in order of arrival: nobody is granted before everybody who came earlier.
 
-    Requests for models that are up run side by side; the first one for another model holds up all behind it until a victim
-    has become idle and its own model is loaded.
+    Requests for models that are up run side by side; the first one for another model holds up all behind it until a
+    victim has become idle and its own model is loaded.
 
     Args:
         models_max: Most children at once; 0 = no cap.

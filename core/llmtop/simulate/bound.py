@@ -19,13 +19,14 @@ class Bound(msgspec.Struct, frozen=True):
 def lower_bound(asks: Sequence[Ask], models: Mapping[str, Known], slots: int, patience_s: float) -> Bound:
     """Bound every schedule that answers all requests with at most ``slots`` models at once.
 
-    Swaps: if nobody waits longer than ``patience_s``, then within the span that begins before some request and ends
-    ``patience_s`` after another, each model asked for in between must have been up. As soon as those are more than the slots,
-    at least one load fell into the span (the first span begins with nothing loaded, so all of them did). Spans that do not
+    Swaps: if nobody waits longer than ``patience_s``, then within a span that ends ``patience_s`` after a request each
+    model that was asked for since the span began must have been up. As soon as those are more than the slots, at least
+    one load fell into the span; the first span begins with nothing loaded, so all of them did. Spans that do not
     overlap are counted; and every model must be loaded once.
 
-    Makespan: no request ends before its arrival, or the earliest end of its model's first load, plus its own duration. And
-    the loads and longest requests of all models, with the stops of all but the last ``slots``, have only that many slots.
+    Makespan: no request ends before its arrival, or the earliest end of its model's first load, plus its own duration.
+    And the loads and longest requests of all models, with the stops of all but the last ``slots``, have only that many
+    slots. Loads begin with the first arrival at the earliest.
 
     Args:
         asks: The requests in order of time.
@@ -38,7 +39,7 @@ def lower_bound(asks: Sequence[Ask], models: Mapping[str, Known], slots: int, pa
     ends = max(max(ask.t, start + models[ask.model].load_s) + ask.duration for ask in asks)
     longest = {model: max(ask.duration for ask in asks if ask.model == model) for model in named}
     held = sum(models[model].load_s + longest[model] for model in named)
-    stops = sorted(models[model].stop_s + models[model].settle_s for model in named)
+    stops = sorted(models[model].stop_s for model in named)
     work = (held + sum(stops[: max(0, len(named) - slots)])) / slots
     return Bound(max(len(named), _loads(asks, slots, patience_s)), max(ends - start, work))
 

@@ -160,7 +160,7 @@ class _Line(msgspec.Struct):
     t: float
     event: dict[str, Any] | None = None
     actions: list[dict[str, Any]] = []
-    snapshot: msgspec.Raw | None = None
+    snapshot: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Seen:
@@ -237,8 +237,8 @@ def _recording(path: str, lines: Iterator[tuple[str, bytes]]) -> Trace:
             raise ConfigError(f"{where}: the recording is damaged: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{where}: the recording is damaged: no {error} where it belongs") from error
-        if line.snapshot is not None:
-            picture = bytes(line.snapshot)
+        if raw := bytes(line.snapshot):
+            picture = raw
     for request in list(seen.granted):
         seen.over(request, seen.end)
     models = {ask.model: _told(seen, ask.model, path) for ask in seen.asks}

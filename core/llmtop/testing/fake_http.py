@@ -237,9 +237,8 @@ class Exchange:
     async def send(self, status: int, content: object, kind: str = "application/json") -> None:
         """Send a whole answer."""
         data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Other')}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
-        self.writer.write(head.encode() + data)
-        await self.writer.drain()
+        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Other')}\r\nContent-Type: {kind}\r\nContent-Length:
+        {len(data)}\r\n\r\n" self.writer.write(head.encode() + data) await self.writer.drain()
 
     async def error(self, status: int, message: str, kind: str) -> None:
         """Send an error as llama-server words it."""

@@ -1,4 +1,7 @@
-"""The model that the simulated llama-server serves: its knobs, its options, its state and the record of what happened to it."""
+"""The model that the simulated llama-server serves.
+
+Its knobs, its options, its state and the record of what happened to it.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,8 @@ def option(names: tuple[str, ...], env: str, default: str = "") -> str:
 
 def say(text: str) -> None:
     """Print a log line as llama-server does: to stderr."""
-    os.write(2, text.encode() + b"\n")
+    with contextlib.suppress(OSError):  # nobody reads any more
+        os.write(2, text.encode() + b"\n")
 
 
 class Model:

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """A simulated ``llama-server`` for tests and for ``llmtop demo`` where no real one is at hand. Standard library only; run as a file.
 
-For ``MODEL.gguf`` it reads ``MODEL.json`` (see ``fake_model.KNOBS``) and appends what happens to it to ``MODEL.events.jsonl`` there, or in the
-folder ``$LLMTOP_FAKE_EVENTS``: one JSON object a line, ``t`` in seconds since the epoch. A model without a ``.json`` loads in 1.5 s,
-prints size lines and answers with letters at 40 tokens a second.
+For ``MODEL.gguf`` it reads ``MODEL.json`` (see ``fake_model.KNOBS``) and appends what happens to it to
+``MODEL.events.jsonl`` there, or in the folder ``$LLMTOP_FAKE_EVENTS``: one JSON object a line, ``t`` in seconds since
+the epoch. A model without a ``.json`` loads in 1.5 s, prints size lines and answers with letters at 40 tokens a
+second.
 
-It keeps to what the real one does: child mode when ``LLAMA_SERVER_ROUTER_PORT`` is set (states on stdout, commands on stdin, read
-only once it is loaded; leaves at once when stdin ends; after SIGTERM it closes its port and waits for stdin), 503 while loading, the
-key on all routes but ``/health`` and ``/v1/models``, sleep and wake, and that ``GET /slots`` wakes.
+It keeps to what the real one does: child mode when ``LLAMA_SERVER_ROUTER_PORT`` is set (states on stdout, commands on
+stdin, read only once it is loaded; leaves at once when stdin ends; after SIGTERM it closes its port and waits for
+stdin), 503 while loading, the key on all routes but ``/health`` and ``/v1/models``, sleep and wake, and that ``GET
+/slots`` wakes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A gate that does as it is told, a child that answers by script, raw clients: what tests of the front door stand on."""
+"""A gate that does as it is told, a child that answers by script, raw clients: for tests of the front door."""
 
 from __future__ import annotations
 
@@ -299,9 +299,7 @@ class House:
 
     async def quiet(self) -> None:
         """Wait until nothing is in flight, and see that each ticket was closed once and every byte given back."""
-        async with asyncio.timeout(5):
-            while self.door.exchanges or any(not t.closed for t in self.gate.tickets):
-                await asyncio.sleep(0.005)  # noqa: ASYNC110  # no one event says it
+        await until(lambda: not self.door.exchanges and all(t.closed for t in self.gate.tickets))
         assert [len(t.closed) for t in self.gate.tickets] == [1] * len(self.gate.tickets)
         assert self.door.space.used == 0
 
@@ -311,6 +309,13 @@ class House:
             await client.close()
         await self.door.aclose(0)
         await self.child.close()
+
+
+async def until(test: Callable[[], bool], timeout_s: float = 5) -> None:
+    """Wait for something that no single event tells."""
+    async with asyncio.timeout(timeout_s):
+        while not test():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
 
 
 def request(method: str, target: str, body: Any = b"", headers: str = "", host: str = "127.0.0.1") -> bytes:

@@ -47,7 +47,7 @@ def _spawn(w: World, a: act.Spawn, _: ev.Event) -> None:
         need(w.held_bytes() + a.reserved <= room, f"{a.model} claims {a.reserved} of {room} - {w.held_bytes()}")
         size = w.known(a.model)
         need(size is None or a.reserved >= size, f"{a.model} reserves {a.reserved}, it is known to need {size}")
-    wanted = bool(w.waiting(a.model)) or a.model in w.wanted or a.reason == "pinned"
+    wanted = bool(w.waiting(a.model)) or a.model in w.wanted or bool(w.pins.get(a.model)) or a.reason == "pinned"
     need(wanted, f"{a.model} loads and nobody wants it")
     need(not w.held or w.permit == a.model, f"{a.model} claims while the queue is held")
     w.permit = ""

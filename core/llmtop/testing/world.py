@@ -1,8 +1,8 @@
 """A world for the scheduler to live in: it owns what is real, feeds events, and judges every action by the rules.
 
-``World.feed`` first makes an event true here, then hands it in, then checks each action and what stands afterwards. What
-the scheduler remembers is compared with what is real, never taken from it. ``World.behave`` lets things take their course
-and asks that everybody is answered in time.
+``World.feed`` first makes an event true here, then hands it in, then checks each action and what stands afterwards.
+What the scheduler remembers is compared with what is real, never taken from it. ``World.behave`` lets things take
+their course and asks that everybody is answered in time.
 """
 
 from __future__ import annotations
