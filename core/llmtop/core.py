@@ -126,14 +126,14 @@ class House:
         await self.engine.close(GRACE_S)
         await front.aclose(0.5)
 
-    def _reread(self) -> Reply:
+    async def _reread(self) -> Reply:
         """Read presets and folders again; a fault in them changes nothing."""
         try:
-            fresh = reload(self.engine.configuration)
+            fresh = await asyncio.to_thread(reload, self.engine.configuration)
         except LlmtopError as error:
             self.engine.note("config", "", f"configuration not reloaded: {error}")
             return Reply(False, refusal=Refusal("invalid_request", f"configuration not reloaded: {error}"))
-        changed = self.engine.reconfigure(fresh)
+        changed = await self.engine.reconfigure(fresh)
         self._gate.renamed()
         return Reply(True, changed)
 
@@ -190,7 +190,7 @@ class Core:
     def reload(self) -> None:
         """Read the configuration again. Callable from any thread."""
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.house.control.reload)
+            asyncio.run_coroutine_threadsafe(self.house.control.reload(), self.loop)
 
     @property
     def over(self) -> bool:

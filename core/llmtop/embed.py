@@ -58,8 +58,10 @@ class EmbeddedClient:
                 view.call_soon_threadsafe(news.set)
 
         async def follow() -> None:
-            async for snapshot in self._core.house.control.subscribe():
-                tell(snapshot)
+            control = self._core.house.control
+            tell(control.snapshot())
+            async for _ in control.subscribe():
+                tell(control.snapshot())
 
         following = asyncio.run_coroutine_threadsafe(follow(), self._core.loop)
         try:

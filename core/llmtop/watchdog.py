@@ -63,7 +63,9 @@ class Watchdog:
 
 def view_stack() -> str:
     """What the main thread does right now: innermost frames first, one line."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = sys._current_frames().get(  # pyright: ignore[reportPrivateUsage] - there is no public way
+        threading.main_thread().ident or 0
+    )
     if frame is None:
         return "nothing"
     stack = traceback.extract_stack(frame)[-FRAMES:]

@@ -15,6 +15,8 @@ GIB = 2**30
 MIB = 2**20
 METAL = Devices((GpuLine("MTL", "Apple M3 Ultra", 228065 * MIB, 228064 * MIB),), "")
 
+NONE, NEVER, NOBODY = Devices(), Alone(), Held()
+
 
 def value(size: float | None, source: str = "test") -> Value:
     return Value(int(size * GIB), source) if size is not None else missing(source, 0.0, "not told")
@@ -23,12 +25,11 @@ def value(size: float | None, source: str = "test") -> Value:
 def sample(label: Any = "WIRED", **sizes: float | None) -> Sample:
     """A sample of sizes in GiB; what is not given is missing."""
     names = ("total", "available", "used", "wired", "limit", "compressed", "cached", "swap", "gpu_in_use")
-    return Sample(0.0, *(value(sizes.get(name), name) for name in names), label=label)
+    values: dict[str, Any] = {name: value(sizes.get(name), name) for name in names}
+    return Sample(at=0.0, **values, label=label)
 
 
-def auto(
-    reading: Sample | None, devices: Devices = Devices(), alone: Alone = Alone(), held: Held = Held()
-) -> float | None:
+def auto(reading: Sample | None, devices: Devices = NONE, alone: Alone = NEVER, held: Held = NOBODY) -> float | None:
     size = effective("auto", reading, devices, alone, held).bytes
     return None if size is None else size / GIB
 

@@ -47,7 +47,8 @@ def path(tmp_path: Path) -> Path:
 
 def test_file_gives_all_that_it_holds(path: Path) -> None:
     path.write_text(
-        '{"total": 64, "wired": 6, "available": 50, "gpu_limit": 48, "processes": {"7": 5}, "models": {"A": 30, "B": 9}}'
+        '{"total": 64, "wired": 6, "available": 50, "gpu_limit": 48,'
+        ' "processes": {"7": 5}, "models": {"A": 30, "B": 9}}'
     )
     sample = FileProbe(str(path)).sample({7: "A", 8: "B", 9: "C"})
     assert [v.bytes for v in (sample.total, sample.wired, sample.available, sample.limit)] == [64, 6, 50, 48]
@@ -77,7 +78,8 @@ def test_broken_file_makes_everything_missing(path: Path, text: str) -> None:
 
 def test_odd_values_in_the_file_are_missing_one_by_one(path: Path) -> None:
     path.write_text(
-        '{"total": -1, "wired": "6", "available": 1e30, "gpu_limit": null, "models": {"A": -1, "B": 2.0}, "processes": 3}'
+        '{"total": -1, "wired": "6", "available": 1e30, "gpu_limit": null,'
+        ' "models": {"A": -1, "B": 2.0}, "processes": 3}'
     )
     sample = FileProbe(str(path)).sample({1: "A", 2: "B"})
     assert [v.bytes for v in (sample.total, sample.wired, sample.available, sample.limit)] == [None] * 4
@@ -87,7 +89,11 @@ def test_odd_values_in_the_file_are_missing_one_by_one(path: Path) -> None:
 
 def test_torn_file_is_read_once_more(path: Path) -> None:
     path.write_text('{"total": 6')
-    assert FileProbe(str(path), sleep=lambda _: path.write_text('{"total": 64}') and None).sample({}).total.bytes == 64
+
+    def finish_writing(_: float) -> None:
+        path.write_text('{"total": 64}')
+
+    assert FileProbe(str(path), sleep=finish_writing).sample({}).total.bytes == 64
 
 
 def test_unreadable_moment_does_not_change_what_is_counted(path: Path) -> None:

@@ -2,135 +2,260 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from llmtop.scheduler import events as ev
-from llmtop.scheduler.machine import Machine
-from llmtop.snapshot import Failure
-from llmtop.testing.judge import Broken
-from llmtop.testing.world import Check, Pace, Scheduler, World
-from llmtop.scheduler.checks import broken
+import pytest
 
-KINDS = ("oom", "crash", "bad_file", "port", "timeout")
+import llmtop.scheduler
+from llmtop.scheduler import actions, events
+from llmtop.testing.scenes import Make
+from llmtop.testing.walk import walk
+from llmtop.testing.world import World
 
-
-def new_world(rng: random.Random, machine: Callable[[ev.Limits], Scheduler], check: Check) -> World:
-    """Two to four models of all kinds, a cap, a budget."""
-    limits = ev.Limits(
-        models_max=rng.choice([0, 1, 1, 2, 2, 3]),
-        max_wait_s=rng.choice([0.0, 2.0, 15.0, 15.0, None]),
-        max_queue=rng.choice([2, 8, 0]),
-        drain_timeout_s=rng.choice([None, None, 4.0]),
-    )
-    w = World(limits, machine, check)
-    w.feed(ev.Budget(rng.choice([None, 100, 100])))
-    for name in "ABCD"[: rng.randint(2, 4)]:
-        w.feed(ev.Configured(some_facts(rng, name)))
-    return w
-
-
-def some_facts(rng: random.Random, name: str) -> ev.Facts:
-    """A model whose size is declared, estimated or not known."""
-    kind = rng.random()
-    return ev.Facts(
-        name,
-        declared=rng.choice([20, 40, 60, 120]) if kind < 0.5 else None,
-        estimated=rng.choice([30, 50, 130]) if 0.4 < kind < 0.85 else None,
-        pinned=rng.random() < 0.15,
-        idle_unload_s=rng.choice([None, None, 5.0]),
-        evict_on_sleep=rng.random() < 0.3,
-    )
+HERE = Path(__file__).parent
+SOURCE = Path(llmtop.scheduler.__path__[0])
+ORDER = ("state", "room", "queue", "children", "requests", "timers", "verbs", "checks", "machine")
+"""Modules in the order in which they import each other."""
+COPY = "llmtop_scheduler_copy"
+WALKS = 40
+"""Walks with a fault at most; most faults are caught in the first ten."""
+WALKS_WITHOUT = 250
+"""Walks without a fault."""
 
 
-def news(rng: random.Random, w: World) -> ev.Event | None:
-    """Something that a child may do out of turn."""
-    ids = [p.id for p in w.processes.values() if p.state != "settling"]
-    up = [p.id for p in w.processes.values() if p.up and not p.told]
-    told = [p.id for p in w.processes.values() if p.told and p.state != "settling"]
-    failure = Failure(rng.choice(KINDS), "it broke")
-    pick: list[ev.Event] = []
-    if ids:
-        pick += [ev.Exited(rng.choice(ids), failure), ev.LoadFailed(rng.choice(ids), failure)]
-    if up:
-        pick += [ev.Sick(rng.choice(up), failure), ev.Slept(rng.choice(up)), ev.Woke(rng.choice(up))]
-    if told:
-        pick.append(ev.Stuck(rng.choice(told)))
-    return rng.choice(pick) if pick else None
+class Fault(NamedTuple):
+    """One change of the source; ``old`` is found exactly once."""
+
+    module: str
+    old: str
+    new: str
 
 
-def verb(rng: random.Random, w: World) -> ev.Event:
-    """Something that the operator or the configuration does."""
-    name = rng.choice(list(w.facts))
-    makers: list[Callable[[], ev.Event]] = [
-        lambda: ev.Load(name),
-        lambda: ev.Load(name, startup=True),
-        lambda: ev.Evict(name),
-        lambda: ev.Pin(name),
-        lambda: ev.Unpin(name),
-        lambda: ev.Unpin(name),
-        lambda: ev.KillNow(name),
-        ev.Hold,
-        ev.Step,
-        ev.Step,
-        ev.Resume,
-        ev.Resume,
-        lambda: ev.Cancel(rng.randint(1, max(1, len(w.fates)))),
-        lambda: ev.Measured(name, rng.choice([10, 50, 90])),
-        lambda: ev.Budget(w.budget if w.budget is None else rng.choice([100, 60]), rng.choice([0, 0, 30])),
-        lambda: ev.Configured(some_facts(rng, name)),
-        lambda: ev.Removed(name),
-        lambda: ev.Checked(name, rng.choice([None, Failure("bad_file", "not a GGUF file")])),
-        lambda: ev.Limited(ev.Limits(rng.choice([1, 2, 3]), w.limits.max_wait_s, 8, w.limits.drain_timeout_s)),
-    ]
-    return rng.choice(makers)()
+FAULTS: dict[str, Fault] = {
+    # --- the queue
+    "head has an instance left": Fault(
+        "queue", "if not entry.claimed and w.models[entry.model].instance is None:", "if not entry.claimed:"
+    ),
+    "last in, first out": Fault("queue", "for entry in w.queue.values():\n        if not", "for entry in reversed(w.queue.values()):\n        if not"),
+    "hold ignored": Fault("queue", "if head is None or (w.hold and w.permit is not head):", "if head is None:"),
+    "drain not lifted for the next head": Fault("queue", "if w.drain_for is not None and w.drain_for is not head:", "if False:"),
+    "drain not lifted when held": Fault("queue", "w.permit is not head):\n        lift(w)\n", "w.permit is not head):\n"),
+    "drain not lifted when its entry goes": Fault("queue", "    if w.drain_for is entry:\n        lift(w)", "    if w.drain_for is entry:\n        w.drain_for = None"),
+    "drain kept though its set makes no room": Fault("queue", "if w.drain_for is head and _still_makes_room(w, want):", "if w.drain_for is head:"),
+    "drain of a pinned model kept": Fault("queue", "if any(w.models[i.model].pinned_by for i in w.drain_set if not i.leaving):", "if False:"),
+    "operator's drain lifted": Fault("queue", 'if i.drain == "head":\n            i.drain = ""', 'if i.drain:\n            i.drain = ""'),
+    "impossible head waits": Fault("queue", "refused(w, m, now) or room.impossible(w, m, want)", "refused(w, m, now)"),
+    "start-up load evicts": Fault("queue", 'if head.operator == "startup" and not head.waiters:', "if False:"),
+    "clock starts before the entry is head": Fault("queue", "head.head_active_s = w.active_s(now)", "head.head_active_s = 0.0"),
+    "unwanted load cancelled for ever": Fault("queue", "m.unwanted = True", "m.unwanted = False"),
+    "asked to leave twice": Fault("queue", "i.state, i.stop_reason, i.stop_since, i.evicting_for = Child.STOPPING, reason,", "i.stop_reason, i.stop_since, i.evicting_for = reason,"),
+    "reservation not kept": Fault("queue", "Instance(w.serial, m.name, reserved, now,", "Instance(w.serial, m.name, 0, now,"),
+    "permit outlives its claim": Fault("queue", "if w.permit is entry:", "if False:"),
+    "permit outlives its entry": Fault("queue", "(not w.hold or w.queue.get(w.permit.model) is not w.permit)", "not w.hold"),
+    "grant not counted in flight": Fault("queue", "i.in_flight.add(request)", "pass"),
+    "waiter granted twice": Fault("queue", "                grant(w, i, request, now)\n            forget(w, m.entry)", "                grant(w, i, request, now)"),
+    "refused entry not removed": Fault("queue", "entry.refused = refusal\n    forget(w, entry)", "entry.refused = refusal"),
+    "waiters of a lifted drain forgotten": Fault("queue", "    _grant_waiters(w, now)  # a drain", "    pass  # a drain"),
+    "quarantine ignored": Fault("queue", "if now < m.quarantined_until and m.refusal is not None:", "if False:"),
+    "own stuck process ignored": Fault("queue", "if m.instance is not None and m.instance.stuck:", "if False:"),
+    "broken files ignored": Fault("queue", "if m.broken is not None:\n        return failure_refusal", "if False:\n        return failure_refusal"),
+    # --- requests
+    "draining model grants": Fault("requests", "m.instance.admits and not w.closing", "m.instance.up and not w.closing"),
+    "no look at the queue after a request": Fault("requests", "return bool(w.queue)", "return False"),
+    "no look at the queue after a waiter left": Fault("requests", "_leave_queue(w, event.request)\n        return True", "_leave_queue(w, event.request)\n        return False"),
+    "entry without waiters stays": Fault("requests", "if not m.entry.waiters and not m.entry.operator:", "if False:"),
+    "asked again not noted": Fault("requests", "m.instance.asked_again = True", "pass"),
+    "drain not ended": Fault("requests", "        drained(w, i, now)\n        return True\n    _ask", "        return True\n    _ask"),
+    "cut request stays in flight": Fault("requests", "    i.in_flight.discard(request)\n    w.out", "    w.out"),
+    "one too many in the queue": Fault("requests", "len(m.entry.waiters) >= most:", "len(m.entry.waiters) > most:"),
+    "latest use not noted": Fault("requests", "i.in_flight.discard(event.request)\n    i.last_used = now", "i.in_flight.discard(event.request)"),
+    "too large is queued": Fault("requests", "if (large := room.too_large(w, m)) is not None:", "if (large := room.too_large(w, m)) is not None and not m:"),
+    # --- children
+    "slot freed at exit": Fault("children", "    w.out.append(Settle(i.id, i.model))", "    w.out.append(Settle(i.id, i.model))\n    del w.instances[i.id]\n    m.instance = None"),
+    "stale exit hits the next instance": Fault(
+        "children",
+        "i = w.instances.get(event.instance)\n    if i is None or i.state is Child.SETTLING:\n        return\n    m = w.models[i.model]\n    was",
+        "i = w.instances.get(event.instance) or next(iter(w.instances.values()), None)\n    if i is None or i.state is Child.SETTLING:\n        return\n    m = w.models[i.model]\n    was",
+    ),
+    "exit heard twice": Fault(
+        "children",
+        "if i is None or i.state is Child.SETTLING:\n        return\n    m = w.models[i.model]\n    was",
+        "if i is None:\n        return\n    m = w.models[i.model]\n    was",
+    ),
+    "in flight after exit": Fault("children", "    i.in_flight.clear()\n", ""),
+    "raised never cleared": Fault("children", "m.raised, m.alone, m.unwanted, m.failure = None, False, False, None", "m.unwanted, m.failure = False, None"),
+    "cancelled once is never cancelled again": Fault("children", "m.raised, m.alone, m.unwanted, m.failure = None, False, False, None", "m.raised, m.alone, m.failure = None, False, None"),
+    "out of memory tried for ever": Fault("children", "entry.retried = True", "pass"),
+    "out of memory tried in the same room": Fault("children", "m.raised = w.room - sum(o.reserved for o in w.instances.values() if o is not i) + 1", "m.raised = None"),
+    "taken port told": Fault("children", 'if failure.kind == "port" and entry.ports <= PORT_TRIES:', "if False:"),
+    "quarantine does not grow": Fault("children", "2.0 ** (m.failures - 1)", "1.0"),
+    "sick again and again": Fault("children", "if again or not i.good:", "if not i.good:"),
+    "sick before a good answer loads again": Fault("children", "if again or not i.good:", "if again:"),
+    "sick child takes requests": Fault("children", 'i.drain, i.drain_since = "sick", now', "i.drain_since = now"),
+    "pinned model not brought back": Fault("children", "if m.pinned_by and m.broken is None", "if False and m.broken is None"),
+    "stuck slot freed": Fault("children", "    i.stuck = True\n    m = w.models[i.model]", "    i.stuck = True\n    m = w.models[i.model]\n    del w.instances[i.id]\n    m.instance = None"),
+    "settled before it exited": Fault("children", "if i is None or i.state is not Child.SETTLING:", "if i is None:"),
+    "clock of a victim starts at zero": Fault("children", "i.ready_active_s = w.active_s(now)", "i.ready_active_s = 0.0"),
+    "ready heard twice": Fault("children", "if i is None or i.state is not Child.LOADING:\n        return\n    m", "if i is None:\n        return\n    m"),
+    "young crash forgiven": Fault("children", "now - i.ready_at < YOUNG_S", "now - i.ready_at < 0"),
+    # --- room
+    "one too many for the cap": Fault("room", "len(stay) >= cap:", "len(stay) > cap:"),
+    "last byte not used": Fault("room", "want.bytes + sum(i.reserved for i in stay) <= w.room", "want.bytes + sum(i.reserved for i in stay) < w.room"),
+    "victim busy": Fault("room", "elif i.up and not i.in_flight and not m.pinned_by", "elif i.up and not m.pinned_by"),
+    "victim pinned": Fault("room", "elif i.up and not i.in_flight and not m.pinned_by", "elif i.up and not i.in_flight"),
+    "grace ignored": Fault("room", "if now >= i.last_used + grace_s(i) or (left is not None and left <= 0):", "if True:"),
+    "grace outlives the head's clock": Fault("room", "if now >= i.last_used + grace_s(i) or (left is not None and left <= 0):", "if now >= i.last_used + grace_s(i):"),
+    "grace of a whole load": Fault("room", "i.load_s / 10", "i.load_s"),
+    "busy models drained at once": Fault("room", "if left is not None and left <= 0:\n                found.append(((2,", "if left is not None:\n                found.append(((2,"),
+    "pinned model drained": Fault("room", "if i.up and i.in_flight and not w.models[i.model].pinned_by and not", "if i.up and i.in_flight and not"),
+    "wanted load cancelled": Fault("room", "if unwanted(m, i) and not m.unwanted:", "if not m.unwanted:"),
+    "unwanted load never cancelled": Fault("room", "if unwanted(m, i) and not m.unwanted:", "if False:"),
+    "operator's load cancelled": Fault("room", "return m.entry is None and not i.operator and", "return m.entry is None and"),
+    "what leaves still counts": Fault("room", "if not i.leaving]", "if i]"),
+    "latest use does not count": Fault("room", "key=lambda c: (c[0], c[1].id)", "key=lambda c: c[1].id"),
+    "fewest bytes do not count": Fault("room", "and total < fewest:", "and total > fewest:"),
+    "unknown size loads beside others": Fault("room", "return all(i.stuck or w.is_pinned(i) for i in stay) and (", "return ("),
+    "exactly the budget is too large": Fault("room", "known <= w.budget", "known < w.budget"),
+    "clock ignores when the victim was ready": Fault("room", "max(head_active_s, i.ready_active_s)", "head_active_s"),
+    "stuck blamed on memory": Fault("room", "if stuck and fits(w, want, pinned):", "if False:"),
+    "pins blamed on memory": Fault("room", "if pinned and fits(w, want, []):", "if False:"),
+    # --- state
+    "stranded bytes used": Fault("state", "self.budget - self.stranded", "self.budget"),
+    "smaller of two sizes": Fault("state", "return max(sizes)", "return min(sizes)"),
+    "clock runs while held": Fault("state", "stopped = self.hold and self.permit is None", "stopped = False"),
+    "time held not taken off": Fault("state", "self.held_s += now - self.held_since", "pass"),
+    # --- timers
+    "no wake-up for the head's clock": Fault("timers", "            yield now + left", "            yield now + left + 1000"),
+    "no wake-up for the end of a grace": Fault("timers", "if not i.in_flight and (at := i.last_used + room.grace_s(i)) > now:", "if (at := now + 1000) < now:"),
+    "no wake-up for a reload": Fault("timers", "times += [at for name in w.reloads", "times += [at + 1e6 for name in w.reloads"),
+    "sick requests run on": Fault("timers", "return SICK_DRAIN_S if i.sick else w.limits.drain_timeout_s", "return w.limits.drain_timeout_s"),
+    "pinned model idle-unloaded": Fault("timers", "is None or m.pinned_by or w.hold", "is None or w.hold"),
+    "idle-unload while held": Fault("timers", "or m.pinned_by or w.hold or", "or m.pinned_by or"),
+    # --- verbs
+    "evict does not drain": Fault("verbs", 'i.drain, i.drain_since = "operator", now', "i.drain_since = now"),
+    "waiters of an ended load forgotten": Fault("verbs", '    queue.stop(w, i, "operator", now)\n    if m.entry is not None:', '    queue.stop(w, i, "operator", now)\n    if False:'),
+    "verb hits another instance": Fault("verbs", "if instance is None or (m.instance is not None and m.instance.id == instance):", "if True:"),
+    "killed requests run on": Fault("verbs", 'cut(w, i, request, Refusal("upstream_error", f"{m.name} was killed by the operator"))', "pass"),
+    "operator's load keeps the quarantine": Fault("verbs", "    if m.broken is None:\n        m.failures", "    if False:\n        m.failures"),
+    "start-up load taken for the operator's": Fault("verbs", '"startup" if event.startup else "operator"', '"operator"'),
+    "step without hold": Fault("verbs", "    if not w.hold:\n        return", "    if False:\n        return"),
+    # --- machine
+    "no look at the queue after settling": Fault("machine", "children.settled(w, event, now)", "children.settled(w, event, now)\n                return False"),
+    "no look at the queue after ready": Fault("machine", "children.ready(w, event, now)", "children.ready(w, event, now)\n                return False"),
+    "wake-up not asked for": Fault("machine", "w.wake_at = timers.next_wake(w, now)", "w.wake_at = w.wake_at"),
+    "timers not looked at": Fault("machine", "            timers.due(w, now)\n", ""),
+    "larger measurement not counted": Fault("machine", "else max(i.reserved, known)", "else min(i.reserved, known)"),
+    "all the room kept after measuring": Fault("machine", "known if i.alone else max(i.reserved, known)", "max(i.reserved, known)"),
+    "requests taken while closing": Fault("machine", "    w.closing = True\n", ""),
+    "waiters of a removed model forgotten": Fault("machine", '    if m.entry is not None:\n        queue.refuse_entry(w, m.entry, Refusal("model_not_found"', '    if False:\n        queue.refuse_entry(w, m.entry, Refusal("model_not_found"'),
+    "removed model keeps its pin": Fault("machine", 'm.removed, m.pinned_by = True, ""', "m.removed = True"),
+}  # fmt: skip
 
 
-def stale(rng: random.Random, w: World) -> None:
-    """News of an instance or a request that is over."""
-    if w.gone:
-        old = rng.choice(w.gone)
-        fault = Failure("oom", "late")
-        w.stale(rng.choice([ev.Ready(old), ev.Exited(old, fault), ev.Sick(old, fault), ev.Settled(old), ev.Stuck(old)]))
-    if over := [r for r, fate in w.fates.items() if fate == "over"]:
-        w.stale(ev.Left(rng.choice(over)))
+@cache
+def source(module: str) -> str:
+    """A module's text, with its imports turned to the copy."""
+    return (SOURCE / f"{module}.py").read_text("utf-8").replace("llmtop.scheduler", COPY)
 
 
-def walk(seed: int, machine: Callable[[ev.Limits], Scheduler] = Machine, check: Check = broken) -> None:
-    """One random life of a scheduler, then a world that behaves."""
-    rng = random.Random(seed)
-    w = new_world(rng, machine, check)
-    w.stuck_stay = rng.random() < 0.5
-    wild = rng.choice([0.02, 0.15, 0.3])
-    for _ in range(rng.randint(5, 80)):
-        w.pass_time(rng.choice([0, 0, 0.1, 0.4, 1, 3, 20]))
-        dice = rng.random()
-        if dice < wild:
-            event = news(rng, w) if rng.random() < 0.4 else verb(rng, w)
-            if event is not None:
-                w.feed(event)
-        elif dice < 0.5:
-            w.ask(rng.choice(list(w.facts)))
-        elif dice < 0.9:
-            if moves := w.moves():
-                w.feed(rng.choice(moves))
-        elif dice < 0.94:
-            if waiting := w.waiting():
-                w.feed(ev.Left(rng.choice(waiting)))
-        elif dice < 0.97:
-            w.probe()
-        else:
-            stale(rng, w)
-    w.feed(ev.Resume())
-    w.feed(ev.Budget(w.budget, 0))
-    stream = rng.choice([None, *w.facts]) if w.limits.max_wait_s is not None else None
-    w.behave(Pace(load=rng.choice([0.5, 3.0, 60.0])), stream=stream)
-    if rng.random() < 0.1:
-        w.feed(ev.StopAll())
-        w.behave(Pace())
-        w.stuck_stay = False
-        for move in iter(lambda: next(iter(w.moves()), None), None):
-            w.feed(move)
-        assert not w.processes
+@cache
+def compiled(module: str) -> types.CodeType:
+    return compile(source(module), module, "exec")
 
 
+def faulty(fault: Fault | None) -> Make:
+    """A world around a copy of the scheduler with one fault."""
+    package = types.ModuleType(COPY)
+    package.__path__ = []
+    parts: dict[str, Any] = {"": package, ".actions": actions, ".events": events}
+    package.__dict__.update(actions=actions, events=events)
+    sys.modules.update({COPY + name: part for name, part in parts.items()})
+    try:
+        for name in ORDER:
+            part = sys.modules[f"{COPY}.{name}"] = types.ModuleType(f"{COPY}.{name}")
+            code = compiled(name)
+            if fault is not None and fault.module == name:
+                text = source(name)
+                assert text.count(fault.old) == 1, f"{name}.py has {fault.old!r} {text.count(fault.old)} times"
+                code = compile(text.replace(fault.old, fault.new), name, "exec")
+            exec(code, part.__dict__)
+            setattr(package, name, part)
+        machine, check = package.machine.Machine, package.checks.broken  # type: ignore[attr-defined]
+    finally:
+        for name in [name for name in sys.modules if name.startswith(COPY)]:
+            del sys.modules[name]
+    return lambda limits: World(limits, machine, check)
+
+
+@cache
+def rule_tests() -> tuple[tuple[str, Callable[[Make], None]], ...]:
+    """Every case of the rule tests that runs in a world of its own."""
+    return tuple(_rule_cases())
+
+
+def _rule_cases() -> Iterator[tuple[str, Callable[[Make], None]]]:
+    for path in sorted(HERE.glob("test_scheduler_rules*.py")):
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for name, test in inspect.getmembers(module, inspect.isfunction):
+            if name.startswith("test_") and "make" in inspect.signature(test).parameters:
+                marks = [m for m in getattr(test, "pytestmark", []) if m.name == "parametrize"]
+                for values in marks[0].args[1] if marks else [()]:
+                    yield name, _case(test, marks[0].args[0] if marks else (), values)
+
+
+def _case(test: Callable[..., None], names: Any, values: Any) -> Callable[[Make], None]:
+    given = {names: values} if isinstance(names, str) else dict(zip(names, values, strict=True))
+    return lambda make: test(make=make, **given)
+
+
+def caught_by_rule(make: Make) -> str:
+    """The first rule test that fails."""
+    for name, test in rule_tests():
+        try:
+            test(make)
+        except Exception:
+            return name
+    return ""
+
+
+def caught_by_walk(make: Make) -> int:
+    """The number of the first walk that fails; 0 if none does."""
+    for seed in range(WALKS):
+        try:
+            walk(seed, make)
+        except Exception:
+            return seed + 1
+    return 0
+
+
+def test_the_scheduler_as_it_is_survives_rule_tests_and_walks() -> None:
+    make = faulty(None)
+    assert caught_by_rule(make) == ""
+    for seed in range(WALKS_WITHOUT):
+        walk(seed, make)
+
+
+def test_every_fault_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, survivors, walked = [], [], 0
+    for name, fault in FAULTS.items():
+        make = faulty(fault)
+        rule, number = caught_by_rule(make), caught_by_walk(make)
+        walked += number > 0
+        lines.append(f"{name:<45} walk {number or '-':>3}  {rule or '-'}")
+        if not rule and not number:
+            survivors.append(name)
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))  # noqa: T201
+        print(f"{len(FAULTS) - len(survivors)} of {len(FAULTS)} faults caught, {walked} by a walk")  # noqa: T201
+    assert not survivors

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -255,7 +256,7 @@ async def test_a_child_that_only_fails_is_found_sick_by_one_request(tmp_path: Pa
     ],
 )  # fmt: skip
 async def test_a_load_that_fails_tells_its_cause(
-    tmp_path: Path, server: Path, knobs: dict[str, object], kind: str, words: str
+    tmp_path: Path, server: Path, knobs: dict[str, Any], kind: str, words: str
 ) -> None:
     model = write_model(tmp_path / "m", "A", load_ms=30, **knobs)
     async with nursery(tmp_path / "state", server) as home:

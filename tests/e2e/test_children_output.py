@@ -1,5 +1,7 @@
 """Children that write what no child should write."""
 
+# ruff: noqa: T201 (figures are printed)
+
 from __future__ import annotations
 
 import asyncio

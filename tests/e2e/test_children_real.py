@@ -1,5 +1,7 @@
 """The same with a real llama-server, where one is installed."""
 
+# ruff: noqa: T201 (figures are printed)
+
 from __future__ import annotations
 
 import statistics

@@ -162,6 +162,7 @@ async def test_many_stops_leave_no_zombie_no_descriptor_and_no_thread(tmp_path: 
         before = (len(os.listdir("/proc/self/fd")), threading.active_count())
         for _ in range(8):
             await cycle()
+        now = before
         for _ in range(40):
             now = (len(os.listdir("/proc/self/fd")), threading.active_count())
             if now[0] <= before[0] and now[1] <= before[1]:

@@ -1,5 +1,7 @@
 """The guardian: llmtop is gone, whatever ended it, and so are its children. Real processes."""
 
+# ruff: noqa: T201 (figures are printed)
+
 from __future__ import annotations
 
 import json
@@ -11,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.slow
 OWNER = """
     import asyncio, json, sys
     from pathlib import Path
+from typing import Any
     from llmtop.children import news
     from llmtop.testing.nursery import nursery, spec_of
 
@@ -54,7 +58,7 @@ def wait_until_gone(pids: list[int], timeout_s: float) -> float:
     return time.perf_counter() - begin
 
 
-def owner_of(folder: Path, **models: dict[str, object]) -> tuple[subprocess.Popen[bytes], list[int], int]:
+def owner_of(folder: Path, **models: dict[str, Any]) -> tuple[subprocess.Popen[bytes], list[int], int]:
     for name, knobs in models.items():
         write_model(folder / "m", name, **knobs)
     server_command(folder / "bin")
@@ -74,16 +78,16 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def ward_of(pid: int, **fields: object) -> Ward:
+def ward_of(pid: int, **fields: Any) -> Ward:
     started = start_time(pid)
     assert started is not None
     return Ward(
         **{"pid": pid, "start_time": started, "exe": executable(pid), "pgid": pid, "stop_timeout_s": 0.5, **fields}
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_kill_9_of_the_owner_ends_all_children(tmp_path: Path) -> None:
-    knobs: dict[str, dict[str, object]] = {
+    knobs: dict[str, dict[str, Any]] = {
         "A": {"load_ms": 10},
         "B": {"load_ms": 10, "protocol": False},
         "L": {"load_ms": 60000},

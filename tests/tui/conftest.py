@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -68,3 +68,17 @@ def rows_of() -> Callable[[LlmtopApp], list[str]]:
         return ["".join(segment.text for segment in strip) for strip in strips]
 
     return read
+
+
+@pytest.fixture
+def verbs_done() -> Callable[[LlmtopApp, Pilot[Leave]], Awaitable[None]]:
+    """Waits until every command that was given has been answered."""
+
+    async def wait(app: LlmtopApp, pilot: Pilot[Leave]) -> None:
+        await pilot.pause()
+        running = [w for w in app.workers if w.group in ("verbs", "log")]
+        if running:
+            await app.workers.wait_for_complete(running)
+        await pilot.pause()
+
+    return wait

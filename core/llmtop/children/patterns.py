@@ -4,6 +4,8 @@ Lines of llama.cpp (builds up to 11434), of its backends, of MLX servers and of 
 without its prefix; the first that matches names the line.
 """
 
+# ruff: noqa: E501 (a table: one row a line)
+
 from __future__ import annotations
 
 import re

@@ -98,7 +98,7 @@ class Supervisor:
         run.add_done_callback(lambda _: self._forget(instance))
 
     def stop(self, instance: int, *, loading: bool, footprint_bytes: int | None) -> None:
-        """Ask a child to leave: politely and once, by SIGKILL when its stop timeout is over. A second call does nothing.
+        """Ask a child to leave: politely and once, by SIGKILL when its stop timeout is over.
 
         Args:
             instance: Which.

@@ -18,10 +18,10 @@ MAX_LINE = 64 * 1024
 
 
 def safe_text(text: str, limit: int = _LINE_CAP) -> str:
-    """Give ``text`` as one line that no terminal acts on.
+    r"""Give ``text`` as one line that no terminal acts on.
 
     Escape sequences go; what else does not print (C0, C1, DEL, direction marks, zero-width and other format
-    characters, lone surrogates, line separators) is written as ``\\xNN`` or ``\\uNNNN``, so that it can be seen and
+    characters, lone surrogates, line separators) is written as ``\xNN`` or ``\uNNNN``, so that it can be seen and
     cannot reorder its neighbours.
 
     Args:

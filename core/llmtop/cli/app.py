@@ -16,6 +16,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "run": ("serve", "check"),
     "demo": ("demo",),
     "attach": ("attach",),
+    "fit": ("fit",),
+    "doctor": ("doctor",),
+    "simulate": ("simulate",),
     "talk": ("ps", "swaps", "logs", "load", "evict", "pin", "unpin", "kill", "queue"),
 }
 """Modules of this package with a function ``register(app)``, and the commands each adds, in the order of ``--help``."""

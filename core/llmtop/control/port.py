@@ -1,4 +1,4 @@
-"""What the control API asks of the core: called on the core's loop, and all but ``subscribe`` return at once."""
+"""What the control API asks of the core, on the core's loop. All but ``subscribe`` and ``reload`` return at once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ControlPort(Protocol):
         """The picture as of now."""
         ...
 
-    def subscribe(self) -> AsyncIterator[Snapshot]:
-        """Yield each newer snapshot. The latest wins: a slow reader skips, and holds nobody up."""
+    def subscribe(self) -> AsyncIterator[None]:
+        """Yield at each change, so that a reader takes its own snapshot. A slow reader skips, and holds nobody up."""
         ...
 
     def events_since(self, seq: int) -> tuple[EventLine, ...]:
@@ -62,7 +62,7 @@ class ControlPort(Protocol):
         """The swaps still remembered, newest last."""
         ...
 
-    def reload(self) -> Reply:
+    async def reload(self) -> Reply:
         """Read presets and folders again."""
         ...
 

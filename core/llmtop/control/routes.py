@@ -108,7 +108,7 @@ class ControlRoutes:
     async def models(self, request: Request) -> Response:
         """All models; ``?reload=1`` reads presets and folders first."""
         if request.query_params.get("reload", "0").lower() in ("1", "true"):
-            reply = self._core.reload()
+            reply = await self._core.reload()
             if not reply.success:
                 return replied(reply)
         return as_json(listing(self._core))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from llmtop.client import ModelVerb, QueueVerb, Reply
@@ -39,7 +39,9 @@ class EngineControl:
         exposed: Reachable from other machines without a key.
     """
 
-    def __init__(self, engine: Engine, url: Callable[[], str], reread: Callable[[], Reply], *, exposed: bool) -> None:
+    def __init__(
+        self, engine: Engine, url: Callable[[], str], reread: Callable[[], Awaitable[Reply]], *, exposed: bool
+    ) -> None:
         self._engine = engine
         self._url = url
         self._reread = reread
@@ -55,13 +57,13 @@ class EngineControl:
         """The picture as of now."""
         return picture(self._engine, self._url(), exposed=self._exposed)
 
-    async def subscribe(self) -> AsyncIterator[Snapshot]:
-        """Each newer snapshot, at most ten a second and at least one."""
+    async def subscribe(self) -> AsyncIterator[None]:
+        """At each change, at most ten times a second and at least once."""
         news = asyncio.Event()
         self._engine.listen(news)
         try:
             while True:
-                yield self.snapshot()
+                yield None
                 await news.wait()
                 news.clear()
         finally:
@@ -83,10 +85,10 @@ class EngineControl:
         return self._engine.specs[model_id]
 
     def child_info(self, model_id: str) -> dict[str, Any] | None:
-        """What the running child tells of itself."""
+        """What the running child told of itself when it was ready."""
         m = self._engine.machine.world.models.get(model_id)
         child = self._engine.children.get(m.instance.id) if m is not None and m.instance is not None else None
-        return None if child is None or child.slots is None else {"slots": child.slots}
+        return child.meta if child is not None else None
 
     def model_verb(self, verb: ModelVerb, model_id: str, instance: int | None) -> Reply:
         """Carry out a verb on a model."""
@@ -113,13 +115,14 @@ class EngineControl:
         """The swaps still remembered."""
         return self._engine.journal.swaps().recent
 
-    def reload(self) -> Reply:
+    async def reload(self) -> Reply:
         """Read presets and folders again."""
-        return self._reread()
+        return await self._reread()
 
     def acknowledge_oom(self) -> Reply:
         """The out-of-memory line was seen."""
-        changed, self._engine.oom.acknowledged = not self._engine.oom.acknowledged, True
+        oom = self._engine.oom
+        changed, oom.acknowledged = oom.last is not None and not oom.acknowledged, True
         self._engine.changed()
         return Reply(True, changed)
 
@@ -130,10 +133,9 @@ class EngineControl:
         return exposition(self._engine)
 
 
-def _reply(actions: object) -> Reply:
+def _reply(actions: Sequence[Action]) -> Reply:
     """The scheduler's answer to a verb."""
-    found: list[Action] = list(actions) if isinstance(actions, (list, tuple)) else []
-    for action in found:
+    for action in actions:
         if isinstance(action, Replied):
             return Reply(action.refusal is None, action.changed, action.refusal)
     return Reply(True)

@@ -96,16 +96,17 @@ class Engine:
         self.feed(events.Configured(facts))
         self._files.first(spec)
 
-    def reconfigure(self, fresh: Configuration) -> bool:
+    async def reconfigure(self, fresh: Configuration) -> bool:
         """Take a configuration that was read again; only models that changed are touched. True when anything did."""
         before, after = self.configuration.catalog.models, fresh.catalog.models
         changed = [spec for name, spec in after.items() if before.get(name) != spec]
+        known = await asyncio.to_thread(lambda: [self.desk.facts(spec) for spec in changed])
         gone = [name for name in before if name not in after]
         self.configuration, self.settings = fresh, fresh.settings
         self.specs.update(after)
-        for spec in changed:
-            self._know(self.desk.facts(spec))
-            self.note("config", spec.id, f"{spec.id} changed: its new settings hold from the next load on")
+        for facts in known:
+            self._know(facts)
+            self.note("config", facts.name, f"{facts.name} changed: its new settings hold from the next load on")
         for name in gone:
             self.feed(events.Removed(name))
         if (limits := _limits(fresh.settings)) != self.machine.world.limits:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from llmtop import __version__
+from llmtop.children.command import masked
 from llmtop.scheduler import reasons
 from llmtop.scheduler.state import Child
 from llmtop.scheduler.state import Model as World
@@ -101,7 +102,7 @@ def _model(engine: Engine, m: World, now: float) -> Model:
         progress=progress,
         reason=reasons.model_reason(engine.machine.world, m, now),
         failure=m.broken or m.failure,
-        args=child.args if child is not None and child.args else (*spec.source_args, *spec.args),
+        args=child.args if child is not None and child.args else masked((*spec.source_args, *spec.args)),
         aliases=spec.aliases,
         slots=child.slots if child is not None else None,
         kill_in_s=max(0.0, child.kill_at - now) if child is not None and child.kill_at is not None else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from llmtop.config.spec import ModelSpec
 from llmtop.errors import Refusal, Refused
@@ -31,6 +32,8 @@ class ChildRecord:
     api_key: str = field(default="", repr=False)
     upstream: Upstream | None = None
     slots: int | None = None
+    meta: dict[str, Any] | None = None
+    """What it told of its model when it was ready."""
     phase: str = ""
     progress: float | None = None
     kill_at: float | None = None

@@ -63,8 +63,8 @@ class FakeControl:
         """The picture as it was last published."""
         return self.state
 
-    async def subscribe(self) -> AsyncIterator[Snapshot]:
-        """Yield each newer snapshot, the latest only."""
+    async def subscribe(self) -> AsyncIterator[None]:
+        """Yield at each newer snapshot."""
         self.subscribers += 1
         seen = self.state
         try:
@@ -73,7 +73,7 @@ class FakeControl:
                     await self._changed.wait()
                     continue
                 seen = self.state
-                yield seen
+                yield None
         finally:
             self.subscribers -= 1
 
@@ -123,7 +123,7 @@ class FakeControl:
         """What was put into ``done``."""
         return self.done
 
-    def reload(self) -> Reply:
+    async def reload(self) -> Reply:
         """``answer``."""
         self.asked.append(("reload",))
         return self.answer

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A simulated ``llama-server`` for tests and for ``llmtop demo`` where no real one is at hand. Standard library only; run as a file.
+"""A simulated ``llama-server`` for tests, and for ``llmtop demo`` where no real one is at hand. Run as a file.
 
 For ``MODEL.gguf`` it reads ``MODEL.json`` (see ``fake_model.KNOBS``) and appends what happens to it to
 ``MODEL.events.jsonl`` there, or in the folder ``$LLMTOP_FAKE_EVENTS``: one JSON object a line, ``t`` in seconds since
@@ -179,11 +179,11 @@ def main() -> None:
     """Answer a question about the program, or be a server."""
     asked = set(sys.argv[1:])
     if asked & {"--help", "-h", "--usage"}:
-        print(HELP)
+        sys.stdout.write(HELP)
     elif "--version" in asked:
-        print("version: 11434 (simulated)", file=sys.stderr)
+        sys.stderr.write("version: 11434 (simulated)\n")
     elif "--list-devices" in asked:
-        print("Available devices:")
+        sys.stdout.write("Available devices:\n")
     elif not asked & {"-m", "--model", "-hf", "--hf-repo"} and "LLAMA_ARG_MODEL" not in os.environ:
         say("srv  llama_server: starting server in router mode")
         time.sleep(60)

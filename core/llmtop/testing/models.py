@@ -18,7 +18,7 @@ _ALIGN = 32
 def write_model(
     folder: Path, name: str, *, size: int = 4096, layers: int = 2, context: int = 2048, **knobs: Any
 ) -> Path:
-    """Write ``NAME.gguf``, a valid GGUF file (version 3) with one tensor, and the sidecar that the simulated llama-server reads.
+    """Write ``NAME.gguf``, a valid GGUF file (version 3) with one tensor, and its sidecar for the simulated server.
 
     Args:
         folder: Made if it is missing.
