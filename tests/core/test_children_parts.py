@@ -1,5 +1,7 @@
 """The small parts that children are made of."""
 
+# ruff: noqa: E501 (protocol lines)
+
 from __future__ import annotations
 
 import subprocess
@@ -17,8 +19,8 @@ from llmtop.children.binary import (
     server_environment,
     server_help,
 )
-from llmtop.children.child import stop_timeout
 from llmtop.children.command import build_launch, masked, with_descriptor_limit
+from llmtop.children.ladder import stop_timeout
 from llmtop.children.logfile import ROTATE_BYTES, LogWriter, file_name
 from llmtop.children.ports import REST_S, PortPicker
 from llmtop.children.ring import Ring

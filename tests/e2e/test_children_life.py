@@ -1,5 +1,7 @@
 """A child's life with real processes: spawn, ready, sleep, stop, exit."""
 
+# ruff: noqa: E501 (log lines)
+
 from __future__ import annotations
 
 import os
@@ -12,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from llmtop.children import child as child_module
-from llmtop.children import news
+from llmtop.children import ladder, news
 from llmtop.config.spec import ModelSpec
 from llmtop.testing.models import read_events, server_command, write_model
 from llmtop.testing.nursery import Nursery, nursery, spec_of
@@ -188,7 +189,7 @@ async def test_children_get_the_old_descriptor_limit_back(tmp_path: Path, server
     async with nursery(tmp_path / "state", server, nofile=321) as home:
         one = await ready(home, spec_of(model))
         pid = home.of(news.Started, one)[0].pid
-        limits = Path(f"/proc/{pid}/limits").read_text()
+        limits = Path(f"/proc/{pid}/limits").read_text()  # noqa: ASYNC240
         assert next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3] == "321"
         home.stop(one)
         assert (await home.until(news.Exited, one)).exit_code == 0
@@ -330,7 +331,7 @@ async def test_a_child_that_survives_sigkill_is_told_as_stuck(
     tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel does not let a test have one, so SIGKILL is not sent."""
-    monkeypatch.setattr(child_module, "STUCK_AFTER_S", 0.2)
+    monkeypatch.setattr(ladder, "STUCK_AFTER_S", 0.2)
     model = write_model(tmp_path / "m", "A", load_ms=10, ignore_stdin=True)
     async with nursery(tmp_path / "state", server) as home:
         one = await ready(home, spec_of(model))

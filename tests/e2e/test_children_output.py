@@ -24,7 +24,7 @@ def server(tmp_path: Path) -> Path:
 
 
 async def longest_standstill(seconds: float) -> float:
-    """The longest that this loop worked without coming round in that time [s], in its own processor time: the machine may be busy."""
+    """The longest that this loop worked without coming round [s]; processor time, as the machine may be busy."""
     worst, end = 0.0, time.perf_counter() + seconds
     while time.perf_counter() < end:
         begin = time.thread_time()

@@ -70,7 +70,7 @@ async def test_a_real_child_stops_in_milliseconds(tmp_path: Path, real: str, tin
 async def test_a_bad_file_and_a_bad_argument_are_named(tmp_path: Path, real: str, tiny: Path) -> None:
     junk, cut = tmp_path / "junk.gguf", tmp_path / "cut.gguf"
     junk.write_text("version https://git-lfs")
-    cut.write_bytes(tiny.read_bytes()[:200_000])
+    cut.write_bytes(tiny.read_bytes()[:200_000])  # noqa: ASYNC240
     async with nursery(tmp_path / "state", real) as home:
         for spec, kind, words in (
             (spec_of(junk), "bad_file", "invalid magic"),

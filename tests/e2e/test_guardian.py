@@ -99,9 +99,8 @@ def test_kill_9_of_the_owner_ends_all_children(tmp_path: Path) -> None:
     obedient = wait_until_gone(pids[:3], 1.0)
     all_gone = wait_until_gone(pids, 3.0)
     wait_until_gone([guardian], 1.0)
-    print(
-        f"\nkill -9 of the owner: obedient children gone after {obedient * 1000:.0f} ms, a deaf one (stop timeout 800 ms) {obedient * 1000 + all_gone * 1000:.0f} ms"
-    )
+    print(f"\nkill -9 of the owner: obedient children gone after {obedient * 1000:.0f} ms,", end=" ")
+    print(f"a deaf one (stop timeout 800 ms) after {(obedient + all_gone) * 1000:.0f} ms")
 
 
 def test_the_guardian_outlives_the_signals_that_end_its_owner(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def open_screen() -> OpenScreen:
         snapshot = SCENES[name]() if isinstance(name, str) else name
         client = SceneClient(snapshot, embedded=embedded)
         app = LlmtopApp(client, **options)
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=True) as pilot:
             await pilot.pause()
             yield app, client, pilot
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import secrets
 import signal
 import subprocess
@@ -13,42 +11,25 @@ from collections.abc import Callable, Coroutine
 from llmtop.children import news, protocol
 from llmtop.children.binary import ServerHelp, server_help
 from llmtop.children.classify import TELLING, Verdict, exit_failure, failure, line_failure
-from llmtop.children.command import Launch, build_launch, masked, stop_command, with_descriptor_limit
+from llmtop.children.command import Launch, build_launch, masked, with_descriptor_limit
 from llmtop.children.guardian import Ward, executable, start_time
+from llmtop.children.ladder import STUCK_AFTER_S, Hands, Ladder, stop_timeout
 from llmtop.children.output import Listener, Output
 from llmtop.children.probe import Probe
-from llmtop.children.process import ChildProcess, group_alive, process_state, run_quietly, start_process
+from llmtop.children.process import ChildProcess, group_alive, start_process
 from llmtop.children.records import Record
 from llmtop.children.ring import Ring
+from llmtop.children.sizes import bytes_of_files
 from llmtop.children.text import safe_text
 from llmtop.children.world import World
-from llmtop.config.spec import ModelSpec, Settings
+from llmtop.config.spec import ModelSpec
 from llmtop.errors import StartError
 from llmtop.snapshot import Failure
 
-STUCK_AFTER_S = 10.0
-"""A process alive that long after SIGKILL is stuck [s]."""
-
-LOADING_KILL_S = 0.5
-"""From SIGTERM to SIGKILL for a child that is still loading [s]."""
-
-_STOP_BASE_S, _STOP_MAX_S, _STOP_BYTES_PER_S = 10.0, 60.0, 20e9
 _GATHER_S, _GATHER_VAGUE_S = 0.02, 0.25  # after a line that dooms it: the next lines say why
 _SETTLE_S = 1.0  # until a wrapper has surely run what it wraps
 _SIZES_AFTER_S = 0.05  # the log's thread is behind the ready line
 _DRAIN_S = 0.25
-
-
-def stop_timeout(spec: ModelSpec, settings: Settings, footprint_bytes: int | None) -> float:
-    """Seconds from the polite stop to SIGKILL [s].
-
-    The preset's, the setting's, else 10 s and the footprint at 20 GB/s, 60 s at most.
-    """
-    if spec.stop_timeout_s is not None:
-        return spec.stop_timeout_s
-    if settings.stop_timeout_s is not None:
-        return settings.stop_timeout_s
-    return min(_STOP_MAX_S, _STOP_BASE_S + (footprint_bytes or 0) / _STOP_BYTES_PER_S)
 
 
 class Child:
@@ -73,8 +54,7 @@ class Child:
         self._ready = False
         self._asleep = False
         self._asked = False
-        self._sigkilled = False
-        self.stuck = False
+        self._ladder: Ladder | None = None
         self._wanted: Callable[[], None] | None = None
         self._doom: Failure | None = None
         self._doomed = False
@@ -85,15 +65,15 @@ class Child:
 
     # ---- what it is asked for
 
-    def stop(self, *, loading: bool, footprint_bytes: int | None) -> None:
+    def stop(self, footprint_bytes: int | None) -> None:
         """Ask it to leave, once; a second call does nothing."""
         if self._asked or self._gone.is_set():
             return
         self._asked = True
         if self._process is None:
-            self._wanted = lambda: self._leave(loading=loading, footprint_bytes=footprint_bytes)
+            self._wanted = lambda: self._leave(footprint_bytes)
         else:
-            self._leave(loading=loading, footprint_bytes=footprint_bytes)
+            self._leave(footprint_bytes)
 
     def kill(self) -> None:
         """SIGKILL to its group now."""
@@ -104,6 +84,19 @@ class Child:
             self._wanted = self._kill
         else:
             self._kill()
+
+    def _leave(self, footprint_bytes: int | None) -> None:
+        assert self._ladder is not None
+        self._ladder.leave(self._world.settings, ready=self._ready, footprint_bytes=footprint_bytes)
+
+    def _kill(self) -> None:
+        assert self._ladder is not None
+        self._ladder.kill()
+
+    @property
+    def stuck(self) -> bool:
+        """It, or a member of its group, survived SIGKILL."""
+        return self._ladder is not None and self._ladder.stuck
 
     def verify(self) -> None:
         """Find out whether it can still answer."""
@@ -162,6 +155,10 @@ class Child:
         assert self._launch is not None
         assert popen.stdout is not None
         assert popen.stderr is not None
+        hands = Hands(self._tell, self._later, self._background, self._speaks)
+        self._ladder = Ladder(
+            self.instance, self.spec, port=self._port, env=self._launch.env, process=process, hands=hands
+        )
         listener = Listener(self._control, self._wrong, self._oom, self._lines, self._sign)
         self._output = Output(
             self.spec.id,
@@ -171,7 +168,7 @@ class Child:
             tail=self._world.tail,
             file=lambda text: self._world.logs.write(self.spec.id, text),
             listener=listener,
-            file_bytes=sum(_size(path) for path in self.spec.files),
+            file_bytes=bytes_of_files(self.spec.files),
         )
         self.ring = self._output.ring
         self._probe = Probe(
@@ -201,7 +198,8 @@ class Child:
         self._world.guardian.remove(process.pid)
         self._world.records.remove(process.pid)
         code, signum = process.status
-        self._tell(news.Exited(self.instance, code, signum, self._why(code, signum), self._asked, self._sigkilled))
+        sigkilled = self._ladder is not None and self._ladder.sigkilled
+        self._tell(news.Exited(self.instance, code, signum, self._why(code, signum), self._asked, sigkilled))
 
     def _why(self, code: int | None, signum: int | None) -> Failure | None:
         if self._doom is not None and not self._ready:
@@ -216,9 +214,8 @@ class Child:
         while group_alive(pgid):
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, 0.25)
-            if not self.stuck and self._loop.time() - begin > STUCK_AFTER_S:
-                self.stuck = True
-                self._tell(news.Stuck(self.instance, "D"))
+            if self._ladder is not None and self._loop.time() - begin > STUCK_AFTER_S:
+                self._ladder.tell_stuck("D")
 
     def _close(self) -> None:
         for timer in self._timers:
@@ -241,9 +238,7 @@ class Child:
             self._on_sleep(asleep=True)
         elif not self._ready and not self._asked:
             payload = state.payload or protocol.Payload()
-            self._tell(
-                news.Loading(self.instance, safe_text(payload.current or state.state, 40), _fraction(payload.value))
-            )
+            self._tell(news.Loading(self.instance, safe_text(payload.current or state.state, 40), payload.fraction))
         return True
 
     def _on_ready(self) -> None:
@@ -351,56 +346,6 @@ class Child:
         else:
             self._later(limit - quiet + 0.001, self._watch_load)
 
-    # ---- leaving
-
-    def _leave(self, *, loading: bool, footprint_bytes: int | None) -> None:
-        """The stop ladder: the exit line, or one SIGTERM, then SIGKILL to the group."""
-        assert self._process is not None
-        if not self._ready:
-            # What the child itself knows wins: a ready one can be asked politely, one that is not reads nothing yet.
-            kill_in_s = min(LOADING_KILL_S, self.spec.stop_timeout_s or LOADING_KILL_S)
-            self._process.send(signal.SIGTERM, group=bool(self.spec.cmd))
-        else:
-            del loading
-            kill_in_s = stop_timeout(self.spec, self._world.settings, footprint_bytes)
-            self._ask(kill_in_s)
-        self._tell(news.Stopping(self.instance, kill_in_s))
-        self._later(kill_in_s, self._kill)
-
-    def _ask(self, within_s: float) -> None:
-        assert self._process is not None
-        if self.spec.cmd and self.spec.stop_cmd:
-            self._background(self._run_stop_command(within_s))
-        elif self.spec.cmd:
-            self._process.send(signal.SIGTERM, group=True)
-        elif not (self._process.write(protocol.EXIT_LINE) and self._speaks()):
-            # The line alone ends one in child mode; to any other build stdin means nothing.
-            self._process.send(signal.SIGTERM, group=False)
-
-    async def _run_stop_command(self, within_s: float) -> None:
-        assert self._process is not None
-        assert self._launch is not None
-        try:
-            argv = stop_command(self.spec, self._port, self._process.pid)
-            await asyncio.to_thread(run_quietly, argv, self._launch.env, within_s)
-        except (OSError, ValueError, subprocess.SubprocessError):
-            self._process.send(signal.SIGTERM, group=True)
-
-    def _kill(self) -> None:
-        assert self._process is not None
-        if self._process.reaped or self._sigkilled:
-            return
-        self._sigkilled = True
-        self._process.send(signal.SIGKILL, group=True)
-        self._tell(news.Killed(self.instance))
-        self._later(STUCK_AFTER_S, self._stuck)
-
-    def _stuck(self) -> None:
-        assert self._process is not None
-        if not self._process.reaped:
-            self.stuck = True
-            self._tell(news.Stuck(self.instance, process_state(self._process.pid)))
-
     # ---- small things
 
     def _note(self, pid: int, exe: str = "") -> None:
@@ -446,13 +391,3 @@ class Child:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _fraction(value: float | None) -> float | None:
-    return min(1.0, max(0.0, value)) if value is not None and value == value else None
-
-
-def _size(path: str) -> int:
-    with contextlib.suppress(OSError):
-        return os.path.getsize(path)
-    return 0

@@ -32,18 +32,10 @@ _ECHO = re.compile(
     re.IGNORECASE,
 )
 # One of these is in every such line: most lines are spared the search.
-_ECHO_WORDS: tuple[str, ...] = (
-    "request",
-    "response",
-    "prompt",
-    "params",
-    "body",
-    "messages",
-    "content",
-    "input",
-    "generated text",
+_ECHO_WORDS = (
+    *("request", "response", "prompt", "params", "body", "messages", "content", "input", "generated text"),
+    *("parsed message", "log_server_r", '"text', '"role', '{"', '{\\"', '["', "[{", '{ "', "[ "),
 )
-_ECHO_WORDS += ("parsed message", "log_server_r", '"text', '"role', '{"', '{\\"', '["', "[{", '{ "', "[ ")
 _NO_DIGITS = str.maketrans("123456789", "000000000")
 _LAST_LINES = 20
 

@@ -190,21 +190,17 @@ def listener(port: int) -> int | None:
         connections = psutil.net_connections("tcp")
     except (psutil.Error, OSError):  # macOS shows other users' sockets to root only
         return next((p.pid for p in psutil.process_iter() if _listens(p, port)), None)
-    for connection in connections:
-        if (
-            connection.status == psutil.CONN_LISTEN
-            and connection.laddr
-            and connection.laddr.port == port
-            and connection.pid
-        ):
-            return int(connection.pid)
-    return None
+    return next(
+        (c.pid for c in connections if c.pid and c.status == psutil.CONN_LISTEN and _port(c.laddr) == port), None
+    )
 
 
 def _listens(process: psutil.Process, port: int) -> bool:
     try:
-        return any(
-            c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port for c in process.net_connections("tcp")
-        )
+        return any(c.status == psutil.CONN_LISTEN and _port(c.laddr) == port for c in process.net_connections("tcp"))
     except (psutil.Error, OSError):
         return False
+
+
+def _port(address: object) -> int:
+    return int(getattr(address, "port", 0))  # an unbound socket has an empty tuple

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 EXIT_LINE = b"cmd_router_to_child:exit\n"
@@ -15,6 +17,11 @@ class Payload(msgspec.Struct, frozen=True):
 
     current: str = ""
     value: float | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """``value`` between 0 and 1, None if it is no number."""
+        return min(1.0, max(0.0, self.value)) if self.value is not None and not math.isnan(self.value) else None
 
 
 class ChildState(msgspec.Struct, frozen=True):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+from collections.abc import Iterable
 
 from llmtop.config.spec import MIB
 
@@ -76,3 +79,12 @@ class SizeCollector:
         if self._file_bytes:
             weights = min(weights, self._file_bytes)
         return round(weights + rest + self._mmproj * MIB) if weights + rest else None
+
+
+def bytes_of_files(paths: Iterable[str]) -> int:
+    """What the files hold together [bytes]; a missing one counts for nothing."""
+    total = 0
+    for path in paths:
+        with contextlib.suppress(OSError):
+            total += os.path.getsize(path)
+    return total

@@ -105,8 +105,9 @@ class Supervisor:
             loading: It was not ready yet; the child's own knowledge of that wins.
             footprint_bytes: Its memory [bytes]; more of it takes longer to give back.
         """
+        del loading
         if child := self._children.get(instance):
-            child.stop(loading=loading, footprint_bytes=footprint_bytes)
+            child.stop(footprint_bytes)
 
     def kill(self, instance: int) -> None:
         """SIGKILL to a child's group, whatever it does."""
@@ -131,7 +132,7 @@ class Supervisor:
         """Stop all children side by side, by the ladder each is due, and close everything."""
         self._check.cancel()
         for child in self._children.values():
-            child.stop(loading=False, footprint_bytes=None)
+            child.stop(None)
         while self._runs and not all(child.stuck for child in self._children.values()):
             await asyncio.wait(self._runs.values(), timeout=0.5)
         for run in self._runs.values():  # stuck after SIGKILL: nothing more can be done

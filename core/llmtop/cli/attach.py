@@ -26,7 +26,9 @@ def attach(
     key: Key = None,
     state: State = None,
     readonly: Annotated[bool, typer.Option("--readonly", help="No keys that change anything.")] = False,
-    record: Annotated[str, typer.Option(metavar="FILE", help="Write what is shown to a file for --replay.")] = "",
+    record: Annotated[
+        str, typer.Option("--record", metavar="FILE", help="Write what is shown to a file for --replay.")
+    ] = "",
 ) -> int:
     """Show the screen of a llmtop that runs elsewhere. Leaving the screen leaves it running."""
     call = invocation(context)

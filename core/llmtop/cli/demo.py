@@ -20,12 +20,22 @@ def register(app: typer.Typer) -> None:
 def demo(
     context: typer.Context,
     traffic: Annotated[bool, typer.Option("--traffic/--no-traffic", help="Ask the models now and then.")] = True,
-    seconds: Annotated[float | None, typer.Option(min=0.1, metavar="N", help="End by itself after N seconds.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.1, metavar="N", help="End by itself after N seconds.")
+    ] = None,
     simulated: Annotated[bool, typer.Option("--simulated", help="Simulated children, whatever is installed.")] = False,
-    llama_server: Annotated[str | None, typer.Option(metavar="PATH", help="The llama-server to run.")] = None,
-    port: Annotated[str | None, typer.Option(metavar="PORT", help="Port to listen on. Default: a free one.")] = None,
-    models_max: Annotated[str | None, typer.Option(metavar="N", help="At most N models at once. Default 2.")] = None,
-    memory_budget: Annotated[str | None, typer.Option(metavar="SIZE", help="auto, off or a size.")] = None,
+    llama_server: Annotated[
+        str | None, typer.Option("--llama-server", metavar="PATH", help="The llama-server to run.")
+    ] = None,
+    port: Annotated[
+        str | None, typer.Option("--port", metavar="PORT", help="Port to listen on. Default: a free one.")
+    ] = None,
+    models_max: Annotated[
+        str | None, typer.Option("--models-max", metavar="N", help="At most N models at once. Default 2.")
+    ] = None,
+    memory_budget: Annotated[
+        str | None, typer.Option("--memory-budget", metavar="SIZE", help="auto, off or a size.")
+    ] = None,
 ) -> int:
     """Show what llmtop does: four tiny models that it writes itself, room for two, and a little traffic.
 

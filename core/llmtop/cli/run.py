@@ -32,7 +32,7 @@ def root(
     context: typer.Context,
     flags: dict[str, object],
     version: Annotated[bool, typer.Option("--version", help="Say the version and leave.")] = False,
-    replay: Annotated[str | None, typer.Option(metavar="FILE", help="Show a recorded run.")] = None,
+    replay: Annotated[str | None, typer.Option("--replay", metavar="FILE", help="Show a recorded run.")] = None,
 ) -> int:
     """Run several local models behind one address, swapping them strictly one after the other, and show all of it live.
 

@@ -16,7 +16,7 @@ from llmtop.cli.context import invocation, out, say
 
 _LOOK, _DO = "Look into it", "Say something to it"
 
-Url = Annotated[str | None, typer.Option(metavar="URL", help="The llmtop to talk to. [dim]LLMTOP_URL[/dim]")]
+Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The llmtop to talk to. [dim]LLMTOP_URL[/dim]")]
 Key = Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="Its key. [dim]LLAMA_API_KEY[/dim]")]
 State = Annotated[
     str | None,

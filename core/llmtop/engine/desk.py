@@ -71,7 +71,7 @@ class Desk:
             measured=self.learned.get(spec),
             estimated=found.total if found is not None else None,
             pinned=spec.pin,
-            idle_unload_s=spec.idle_unload_s if spec.idle_unload_s is not None else self._settings.idle_unload_s,
+            idle_unload_s=spec.idle_unload_s,
             evict_on_sleep=spec.evict_on_sleep,
         )
 

@@ -144,7 +144,8 @@ class Exchange:
                 for line in knobs["fail_lines"]:
                     say(line)
             model.failing = True
-            return await self.error(knobs["fail_status"], "Compute error.", "server_error")
+            await self.error(knobs["fail_status"], "Compute error.", "server_error")
+            return
         await self.nap(knobs["prompt_ms"] / 1000)
         if "tokenize" in path:
             await self.send(200, {"tokens": [1, 2, 3], "content": "abc"})
@@ -237,8 +238,10 @@ class Exchange:
     async def send(self, status: int, content: object, kind: str = "application/json") -> None:
         """Send a whole answer."""
         data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Other')}\r\nContent-Type: {kind}\r\nContent-Length:
-        {len(data)}\r\n\r\n" self.writer.write(head.encode() + data) await self.writer.drain()
+        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Other')}\r\nContent-Type: {kind}\r\n"
+        head += f"Content-Length: {len(data)}\r\n\r\n"
+        self.writer.write(head.encode() + data)
+        await self.writer.drain()
 
     async def error(self, status: int, message: str, kind: str) -> None:
         """Send an error as llama-server words it."""

@@ -127,7 +127,7 @@ class Life:
             model.state = "ready"
             model.note("wake")
             model.tell("ready", {})
-        while model.state == "waking":
+        while model.state == "waking":  # noqa: ASYNC110 (a simulation may poll)
             await asyncio.sleep(0.005)
 
     async def noise(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ class Nursery:
     """
 
     def __init__(self, state_dir: Path, llama_server: Path | str, settings: Settings, nofile: int | None) -> None:
+        state_dir.mkdir(parents=True, exist_ok=True)
         self.news: list[tuple[float, News]] = []
         self.guardian = GuardianLink()
         self.guardian.start()
@@ -91,7 +92,7 @@ class Nursery:
 @contextlib.asynccontextmanager
 async def nursery(
     state_dir: Path, llama_server: Path | str, *, nofile: int | None = None, **settings: Any
-) -> AsyncIterator[Nursery]:
+) -> AsyncGenerator[Nursery]:
     """Make a supervisor on ``state_dir``, give it, stop what is left and close it.
 
     Args:
@@ -100,7 +101,6 @@ async def nursery(
         nofile: Soft limit of open descriptors for children [1].
         settings: Fields of ``Settings``.
     """
-    state_dir.mkdir(parents=True, exist_ok=True)
     home = Nursery(state_dir, llama_server, Settings(**settings), nofile)
     try:
         yield home
