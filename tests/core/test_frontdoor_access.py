@@ -105,6 +105,15 @@ async def test_a_wrong_key_is_refused_before_a_byte_of_the_body(locked: House) -
     assert (reply.status, reply.error["type"], reply.headers["connection"]) == (401, "unauthorized", "close")
 
 
+async def test_a_refusal_reaches_a_client_that_is_still_sending(locked: House) -> None:
+    client = await locked.client()
+    await client.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n")
+    for _ in range(5):
+        await client.send(bytes(100_000))
+    assert (await client.reply()).status == 401
+    assert await client.reader.read() == b"", "an end, not a reset"
+
+
 @pytest.mark.parametrize(
     "header", ["Authorization: Bearer sekret\r\n", "authorization: bearer other\r\n", "X-Api-Key: sekret\r\n"]
 )

@@ -50,6 +50,7 @@ AMBIGUOUS = {
     "no colon": b"GET /health HTTP/1.1\r\nHost: x\r\nhello\r\n\r\n",
     "no Host": b"GET / HTTP/1.1\r\n\r\n",
     "two Hosts": b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    "the same Host twice": b"GET /health HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
     "crooked Host": b"GET /health HTTP/1.1\r\nHost: a/b@c\r\n\r\n",
     "two spaces": b"GET  /health HTTP/1.1\r\nHost: x\r\n\r\n",
     "tab in the first line": b"GET\t/health HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -258,6 +258,33 @@ async def test_a_stale_connection_is_replaced_once(place: House) -> None:
     assert place.child.requests[1].body == place.child.requests[2].body
 
 
+async def test_a_large_body_is_sent_whole_a_second_time(place: House) -> None:
+    client = await place.client()
+    await client.send(request("POST", PATH, ASK))
+    await client.reply()
+
+    async def stale(req: Request, r: asyncio.StreamReader, w: asyncio.StreamWriter) -> None:
+        if len(place.child.requests) == 2:
+            raise ConnectionError
+        await plain()(req, r, w)
+
+    place.child.script = stale
+    body = b'{"model":"A","p":"' + b"x" * 900_000 + b'"}'
+    await client.send(request("POST", PATH, body))
+    assert (await client.reply()).status == 200
+    assert place.child.requests[2].body == body
+
+
+async def test_a_connection_in_use_is_closed_after_it_where_its_instance_was_forgotten(place: House) -> None:
+    async def script(req: Request, r: asyncio.StreamReader, w: asyncio.StreamWriter) -> None:
+        place.door.forget("child-1")
+        await plain()(req, r, w)
+
+    place.child.script = script
+    assert (await place.ask("POST", PATH, ASK)).status == 200
+    await asyncio.wait_for(place.child.gone.wait(), 2)
+
+
 async def test_a_fresh_connection_that_breaks_is_not_tried_again(place: House) -> None:
     async def script(_q: Request, _r: asyncio.StreamReader, _w: asyncio.StreamWriter) -> None:
         raise ConnectionError
@@ -287,6 +314,9 @@ async def test_an_early_answer_closes_both_connections(place: House) -> None:
     assert (reply.status, reply.body, reply.headers["connection"]) == (413, b"no", "close")
     await client.send(b"x" * 1000)  # still read, so that the answer is not lost
     await place.quiet()
+    place.child.wait_for_body = True
+    assert (await place.ask("POST", PATH, ASK)).status == 413
+    assert place.child.connections == 2, "half a body makes a connection useless"
 
 
 async def test_the_gates_refusal_is_the_answer(place: House) -> None:

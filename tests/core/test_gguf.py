@@ -183,20 +183,23 @@ def sparse(path: Path, head: bytes, size: int) -> Path:
 
 
 def seconds_of(path: Path) -> float:
-    """Processor time of a reading that must end, well or in a ``GgufError``."""
-    start = time.process_time()
-    with suppress(GgufError):
-        read_header(path)
-    return time.process_time() - start
+    """Processor time of a reading that must end, well or in a ``GgufError``, the better of two."""
+    times = []
+    for _ in range(2):
+        start = time.process_time()
+        with suppress(GgufError):
+            read_header(path)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 LARGEST = {
     "keys": HEAD + struct.pack("<QQ", 0, 16_384),
     "tensors": HEAD + struct.pack("<QQ", 32_768, 0),
-    "texts": HEAD + struct.pack("<QQ", 0, 1) + array("a", STRING, 1_500_000, b""),
+    "texts": HEAD + struct.pack("<QQ", 0, 1) + array("a", STRING, 1_200_000, b""),
     "far texts": HEAD
     + struct.pack("<QQ", 0, 1)
-    + array("a", STRING, 1_500_000, struct.pack("<Q", 300_000) + b"\0" * 300_000),
+    + array("a", STRING, 1_200_000, struct.pack("<Q", 300_000) + b"\0" * 300_000),
     "kept numbers": HEAD + struct.pack("<QQ", 0, 16_384) + array("a", 0, 4096, b"\1" * 4096) * 4000,
     "kept texts": HEAD + struct.pack("<QQ", 0, 16_384) + pair("a", STRING, text(b"x" * 1024)) * 12_000,
     "long names": HEAD + struct.pack("<QQ", 0, 16_384) + (text(b"k" * 65_000) + struct.pack("<IB", 0, 1)) * 600,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -216,6 +217,43 @@ async def test_growth_of_a_loading_child_is_not_called_stranded(world: World, bo
     assert books.stranded.bytes == 0
 
 
+async def test_child_of_unknown_size_that_loads_meanwhile_leaves_nothing_to_call_stranded(
+    world: World, books: Books
+) -> None:
+    old = books.open(1, 30 * GIB)
+    world.level = lambda _: 36.0
+    world.runs()
+    books.open(2, None)
+    await old.before_stop()
+    world.level = lambda _: 20.0
+    assert (await settle(world, old, 30 * GIB, lambda _: True)).stranded_bytes == 0
+
+
+async def test_unknown_level_before_the_spawn_expects_the_whole_footprint(world: World) -> None:
+    books = Books(world)
+    page = books.open(1, 30 * GIB)
+    world.level = lambda _: 36.0
+    world.runs(1)
+    await page.before_stop()
+    assert page.expected_drop(30 * GIB) == 30 * GIB
+
+
+async def test_wait_that_is_cancelled_closes_its_page(world: World, books: Books) -> None:
+    page = books.open(1, 30 * GIB)
+    world.level = lambda _: 36.0
+    world.runs()
+    await page.before_stop()
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    world.pause = cancelled  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await settle(world, page, 30 * GIB, lambda _: False)
+    assert books.held(0) == 0
+    assert books.stranded.bytes == 0
+
+
 def test_fall_below_what_is_stranded_is_taken_back_when_the_count_rises() -> None:
     keeper = Stranded()
     keeper.add(8 * GIB)
@@ -225,6 +263,14 @@ def test_fall_below_what_is_stranded_is_taken_back_when_the_count_rises() -> Non
         keeper.observe(level * GIB, children, quiet=True, floor=None)
         got.append(keeper.bytes // GIB)
     assert got == [8, 8, 4, 8, 8]
+
+
+def test_what_came_back_whole_is_over_and_a_later_rise_is_not_ours() -> None:
+    keeper = Stranded()
+    keeper.add(8 * GIB)
+    for level in (44, 36, 36, 44, 44):
+        keeper.observe(level * GIB, frozenset({1}), quiet=True, floor=None)
+    assert keeper.bytes == 0
 
 
 def test_exit_that_the_books_have_not_heard_of_yet_frees_nothing() -> None:
@@ -241,3 +287,51 @@ def test_with_nobody_left_the_level_without_children_is_the_bound() -> None:
     for _ in range(2):
         keeper.observe(9 * GIB, frozenset(), quiet=True, floor=6 * GIB)
     assert keeper.bytes == 3 * GIB
+
+
+async def test_count_that_rises_after_the_exit_is_judged_by_the_gpu(world: World, books: Books, tmp_path: Path) -> None:
+    page = books.open(1, 30 * GIB)
+    page.ready = True
+
+    def told(wired: int, gpu: int) -> None:
+        text = json.dumps({"total": 64 * GIB, "wired": wired * GIB, "gpu_in_use": gpu * GIB})
+        (tmp_path / "memory.json").write_text(text)
+
+    class Told(World):
+        def look(self) -> Sample:
+            sample = self.probe.sample(self.children)
+            self.latest = sample
+            return sample
+
+    world.__class__ = Told
+    told(36, 31)
+    await page.before_stop()
+    told(40, 1)
+    settled = await settle(world, page, 30 * GIB, fits(48, 30))
+    assert (settled.seconds, settled.returned_bytes, settled.stranded_bytes) == (0.0, 30 * GIB, 0)
+
+
+@pytest.mark.slow
+async def test_real_watch_waits_for_a_real_file(tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+
+    def put(wired: float) -> None:
+        (tmp_path / "new").write_text(json.dumps({"total": 64 * GIB, "wired": int(wired * GIB)}))
+        (tmp_path / "new").replace(path)
+
+    put(6)
+    watch = MemoryWatch(FileProbe(str(path)), interval_s=0.05)
+    books = Books(watch)
+    watch.start()
+    await watch.fresh()
+    page = books.open(1, 30 * GIB)
+    put(36)
+    await page.before_stop()
+    waiting = asyncio.create_task(settle(watch, page, 30 * GIB, lambda _: False))
+    for step in range(6):
+        put(36 - 5 * (step + 1))
+        await asyncio.sleep(0.1)
+    settled = await asyncio.wait_for(waiting, 5)
+    await watch.stop()
+    assert 0.4 < settled.seconds < 1.0
+    assert settled.returned_bytes == 30 * GIB

@@ -20,6 +20,10 @@ from llmtop.memory.together import fitting_sets
 MIB = 2**20
 
 
+PATTERN, WINDOW = "attention__sliding_window_pattern", "attention__sliding_window"
+SSM = {"ssm__conv_kernel": 4, "ssm__inner_size": 512, "ssm__state_size": 16, "ssm__group_count": 1}
+
+
 def model(architecture: str = "llama", layers: int = 2, **keys: Any) -> Header:
     """A header of eight KV heads of 128, with these keys (``__`` is a dot)."""
     plain: dict[str, Any] = {
@@ -83,7 +87,7 @@ def test_compressed_attention_keeps_one_row_and_no_values() -> None:
         (model("gemma3", 12, attention__sliding_window=512), {"swa_full": True}, 12, 0),
         (model("gemma2", 4), {"context": 32768, "parallel": 1, "unified": True}, 2, 4608),
         (model("gpt-oss", 4, attention__sliding_window=128), {"ubatch": 2048}, 2, 2560),
-        (model("x", 4, attention__sliding_window=512, attention__sliding_window_pattern=(True, True, False, True)), {}, 1, 2560),
+        (model("x", 4, **{WINDOW: 512, PATTERN: (True, True, False, True)}), {}, 1, 2560),
         (model("x", 4, attention__sliding_window=512, attention__sliding_window_pattern=4), {}, 1, 2560),
         (model("x", 4, attention__sliding_window=512, attention__sliding_window_pattern=0), {}, 0, 2560),
         (model("smallthinker", 4, attention__sliding_window=512), {}, 1, 2560),
@@ -114,10 +118,10 @@ def test_layers_that_share_or_only_predict_own_no_cache() -> None:
 @pytest.mark.parametrize(
     ("header", "recurrent", "elements"),
     [
-        (model("mamba2", 4, ssm__conv_kernel=4, ssm__inner_size=512, ssm__state_size=16, ssm__group_count=1), 4, 3 * 544 + 8192),
+        (model("mamba2", 4, **SSM), 4, 3 * 544 + 8192),
         (model("rwkv6", 3, wkv__head_size=64), 3, 2 * 2048 + 2048 * 64),
         (model("lfm2", 4, shortconv__l_cache=3, attention__head_count_kv=(0, 0, 8, 0)), 3, 4096),
-        (model("qwen3next", 8, ssm__conv_kernel=4, ssm__inner_size=64, ssm__state_size=8, ssm__group_count=2), 6, 3 * 96 + 512),
+        (model("qwen3next", 8, **SSM), 6, 3 * 544 + 8192),
         (model("minimax-01", 4), 3, 128 * 128 * 16),
         (model("kimi-linear", 2, kda__head_dim=32, attention__head_count_kv=(0, 8)), 1, 9 * 16 * 32 + 1024 * 16),
         (model("x", 2, attention__recurrent_layers=(False, True), ssm__inner_size=8, ssm__state_size=8), 1, 64),
@@ -153,6 +157,15 @@ def test_compute_buffer_covers_what_llama_server_measured(
     told = compute_bytes(msgspec.structs.replace(header, vocabulary=286), Arguments(**args), metal=False) / MIB
     assert (told - 256) / 1.3 == pytest.approx(measured_mib, rel=0.16)
     assert told >= measured_mib
+
+
+@pytest.mark.parametrize(("embedding", "measured_mib"), [(False, 8.01 + 0.92), (True, 121.69 + 0.92)])
+def test_output_rows_of_a_large_vocabulary_are_one_a_slot_or_one_a_token(embedding: bool, measured_mib: float) -> None:
+    """Compute and output buffers that llama-server b10434 told for 60,000 tokens of vocabulary."""
+    header = model(embedding_length=256, feed_forward_length=512, attention__head_count=4)
+    args = Arguments(context=4096, embedding=embedding)
+    told = compute_bytes(msgspec.structs.replace(header, vocabulary=60000), args, metal=False) / MIB
+    assert (told - 256) / 1.3 == pytest.approx(measured_mib, rel=0.16)
 
 
 def test_metal_keeps_one_more_copy_of_a_layers_cache() -> None:
@@ -259,22 +272,7 @@ def test_header_is_read_again_only_when_the_file_changes(tiny: Path) -> None:
 
 
 def test_arguments_win_over_variables_and_the_last_one_wins() -> None:
-    words = (
-        "-c",
-        "4096",
-        "--ctx-size",
-        "8192",
-        "-ctk",
-        "Q8_0",
-        "-np",
-        "2",
-        "-ngl",
-        "all",
-        "--swa-full",
-        "-kvu",
-        "-ub",
-        "x",
-    )
+    words = ("-c", "1", "--ctx-size", "8192", "-ctk", "Q8_0", "-np", "2", "-ngl", "all", "--swa-full", "-kvu")
     args = read_arguments(
         ModelSpec("A", args=words, env=(("LLAMA_ARG_CTX_SIZE", "1"), ("LLAMA_ARG_UBATCH", "256"))),
         {"LLAMA_ARG_UBATCH": "64", "LLAMA_ARG_NO_KV_OFFLOAD": "1", "LLAMA_ARG_N_PARALLEL": "9"},
@@ -286,6 +284,7 @@ def test_arguments_win_over_variables_and_the_last_one_wins() -> None:
 
 def test_option_without_its_value_is_passed_over() -> None:
     assert read_arguments(ModelSpec("A", args=("-c",))) == Arguments()
+    assert read_arguments(ModelSpec("A", args=("-ub", "x"))) == Arguments()
     assert read_arguments(ModelSpec("A", args=("-c", "-5", "-b", "0", "-np", "-1"))) == Arguments()
 
 

@@ -332,3 +332,19 @@ def test_integrated_intel_is_the_machine_itself(tmp_path: Path) -> None:
     client(tmp_path, 7, 3, drm_driver="i915", drm_client_id="5", drm_resident_system0="400 MiB", drm_resident_vram0="0")
     assert drm(tmp_path).read([7]).devices == ()
     assert drm(tmp_path / "nowhere").read([7]).devices == ()
+
+
+def test_dear_reading_is_not_repeated_each_second(proc: Path) -> None:
+    """Reading takes half a second of this clock, so the next is due after twenty-five."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 0.5
+        return now[0]
+
+    source = LinuxProbe(proc=proc, cgroups=proc.parent / "cgroup", clock=clock)
+    first = source.sample({7: "A"}).host[7]
+    put(proc / "7/smaps_rollup", "Pss: 8192 kB\n")
+    assert source.sample({7: "A"}).host[7] is first
+    now[0] = 30.0
+    assert source.sample({7: "A"}).host[7].bytes == 8 * MIB

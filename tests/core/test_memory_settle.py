@@ -71,6 +71,14 @@ def test_rising_memory_never_counts_as_returned() -> None:
     assert (at, verdict.outcome, verdict.returned, verdict.stranded) == (8.25, "timeout", 0, 30 * GIB)
 
 
+def test_gpu_count_decides_while_another_process_takes_memory() -> None:
+    gate = rule()
+    assert gate.feed(0.5, 38.0 * GIB, 26 * GIB).outcome == "wait"
+    assert gate.feed(0.75, 30.0 * GIB, 30 * GIB).outcome == "wait", "the count itself has a say again"
+    verdict = gate.feed(1.0, 38.0 * GIB, 27 * GIB)
+    assert (verdict.outcome, verdict.returned, verdict.stranded) == ("done", 27 * GIB, 0)
+
+
 def test_another_process_that_takes_the_memory_is_called_stranded_not_returned() -> None:
     at, verdict = run(rule(room=4 * GIB), level=lambda t: max(10.0, 36 - 26 * t) * GIB)
     assert (at, verdict.outcome) == (2.0, "done")

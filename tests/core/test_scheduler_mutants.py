@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import signal
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +26,9 @@ SOURCE = Path(llmtop.scheduler.__path__[0])
 ORDER = ("state", "room", "queue", "children", "requests", "timers", "verbs", "checks", "machine")
 """Modules in the order in which they import each other."""
 COPY = "llmtop_scheduler_copy"
-WALKS = 40
+PATIENCE_S = 1.0
+"""CPU time that one test or walk may take [s]; they take milliseconds."""
+WALKS = 100
 """Walks with a fault at most; most faults are caught in the first ten."""
 WALKS_WITHOUT = 250
 """Walks without a fault."""
@@ -219,11 +223,28 @@ def _case(test: Callable[..., None], names: Any, values: Any) -> Callable[[Make]
     return lambda make: test(make=make, **given)
 
 
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """A fault that makes the scheduler go round for ever is caught as well: by its CPU time."""
+
+    def give_up(*_: object) -> None:
+        raise RuntimeError("it goes round for ever")
+
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def caught_by_rule(make: Make) -> str:
     """The first rule test that fails."""
     for name, test in rule_tests():
         try:
-            test(make)
+            with patience(PATIENCE_S):
+                test(make)
         except Exception:
             return name
     return ""
@@ -233,7 +254,8 @@ def caught_by_walk(make: Make) -> int:
     """The number of the first walk that fails; 0 if none does."""
     for seed in range(WALKS):
         try:
-            walk(seed, make)
+            with patience(PATIENCE_S):
+                walk(seed, make)
         except Exception:
             return seed + 1
     return 0

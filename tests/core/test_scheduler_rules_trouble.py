@@ -192,7 +192,6 @@ def test_out_of_memory_beside_others_is_tried_once_more_with_more_room(make: Mak
     w = new(make, cap=0, budget=100, A={"declared": 40}, B={"declared": 30})
     one = up(w, "A")
     request = w.ask("B")
-    w.ask("C")
     fail(w, "B", "oom")
     assert refusals(w) == []
     w.feed(ev.Settled(2))

@@ -10,7 +10,7 @@ import pytest
 from llmtop.cli import app
 from llmtop.errors import ConfigError
 from llmtop.record import Recorder
-from llmtop.scheduler.events import Arrived, Event, Exited, Left, Limits, Ready
+from llmtop.scheduler.events import Arrived, Event, Exited, Left, Limits, Ready, Settled
 from llmtop.simulate.advice import recommend
 from llmtop.simulate.outcome import Outcome
 from llmtop.simulate.sweep import Run, Setting, read_sweep, settings
@@ -149,6 +149,11 @@ def test_sweep_runs_every_combination(call: Call, trace: Path) -> None:
     assert set(made["timeline"]["rows"]) == {"A", "B", "C"}
 
 
+def test_nobody_is_refused_because_many_wait(call: Call, tmp_path: Path) -> None:
+    _, out, _ = call(written(tmp_path, *[GOOD] * 700), "--json")
+    assert json.loads(out)["runs"][0]["outcome"]["answered"] == 700
+
+
 def test_same_call_gives_the_same_answer(call: Call, trace: Path) -> None:
     assert call(trace, "--json") == call(trace, "--json")
 
@@ -219,7 +224,7 @@ def test_request_that_was_cut_lasted_until_then(tmp_path: Path) -> None:
     machine = llmtop(Limits(1), {"A": Known()})
     recorder = Recorder(path, 0.0, 0.0)
     steps: list[tuple[Event, float]] = [(Arrived(1, "A"), 0), (Ready(1), 3), (Arrived(2, "A"), 4), (Left(2), 9)]
-    for event, at in (*steps, (Exited(1), 11)):
+    for event, at in (*steps, (Exited(1), 11), (Settled(1), 20)):
         recorder.step(event, machine.handle(event, at), at)
     recorder.close()
     assert read_trace(str(path)).asks == [Ask(0.0, "A", 8.0), Ask(4.0, "A", 5.0)]

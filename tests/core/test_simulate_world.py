@@ -4,6 +4,9 @@ import random
 
 import pytest
 
+from llmtop.errors import Refusal
+from llmtop.scheduler import actions as act
+from llmtop.scheduler import events as ev
 from llmtop.scheduler.events import Limits
 from llmtop.simulate.baselines import InOrder, RouterRules
 from llmtop.simulate.bound import lower_bound
@@ -84,6 +87,46 @@ def test_no_policy_breaks_the_world(seed: int, cap: int) -> None:
         bound = lower_bound([fate.ask for fate in history.fates], MODELS, cap, outcome.wait_max_s)
         assert outcome.swaps >= bound.swaps
         assert outcome.makespan_s >= bound.makespan_s - 1e-9
+
+
+def test_router_rules_evict_no_more_than_the_waiting_need() -> None:
+    history = run(RouterRules(2), (0, "A", 1), (0, "B", 2), (20, "C", 1))
+    assert (history.loads, history.evictions) == (3, 1)
+    assert [mark for _, mark in history.marks["B"]][-1] == "="
+
+
+class Scripted:
+    """Starts a child, ends its load at once, and refuses who waits when it is gone."""
+
+    wake_at = None
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, ev.Event]] = []
+
+    def handle(self, event: ev.Event, now: float) -> list[act.Action]:
+        self.heard.append((now, event))
+        match event:
+            case ev.Arrived():
+                return [act.Spawn(1, "A", 0, "request", 0.0), act.Stop(1, "A", "operator", loading=True)]
+            case ev.Exited():
+                return [act.Settle(1, "A")]
+            case _:
+                return [act.Refuse(0, "A", Refusal("load_cancelled", "ended"))]
+
+
+def test_load_that_is_ended_never_gets_ready_and_is_gone_soon() -> None:
+    policy = Scripted()
+    history = World(policy, MODELS, [Ask(0.0, "A", 1.0)]).run()
+    assert policy.heard == [(0.0, ev.Arrived(0, "A")), (0.5, ev.Exited(1)), (1.5, ev.Settled(1))]
+    assert history.marks["A"] == [(0.0, "."), (0.0, "l"), (0.0, "x"), (1.5, ".")]
+    assert (history.evictions, history.fates[0].refused) == (0, "load_cancelled")
+
+
+def test_news_of_a_child_that_is_stopping_is_not_made_up() -> None:
+    policy = Scripted()
+    slow = dict.fromkeys("A", Known(load_s=0.2, stop_s=0.4))
+    World(policy, slow, [Ask(0.0, "A", 1.0)]).run()
+    assert ev.Ready(1) not in [event for _, event in policy.heard]
 
 
 def test_same_trace_gives_the_same_run() -> None:

@@ -21,6 +21,12 @@ from llmtop.testing.nursery import Nursery, nursery, spec_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
 OOM = "error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
 CB_FAILED = "E ggml_metal_synchronize: error: command buffer 0 failed with status 5"
 
@@ -347,3 +353,40 @@ async def test_a_child_that_survives_sigkill_is_told_as_stuck(
         gone = await home.until(news.Exited, one)
         assert gone.sigkilled
         assert [told for told in home.told(one) if told != "Line"][-3:] == ["Killed", "Stuck", "Exited"]
+
+
+async def test_exit_is_seen_where_there_is_no_pidfd(
+    tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(pid: int, flags: int = 0) -> int:
+        raise OSError(pid, flags)
+
+    monkeypatch.setattr(os, "pidfd_open", none)
+    model = write_model(tmp_path / "m", "A", load_ms=10)
+    async with nursery(tmp_path / "state", server) as home:
+        for moment in (news.Started, news.Ready):
+            one = home.spawn(spec_of(model))
+            started = home.of(news.Started, one) or [await home.until(news.Started, one)]
+            await home.until(moment, one)
+            os.kill(started[0].pid, signal.SIGKILL)
+            assert (await home.until(news.Exited, one)).signal == 9
+        one = home.spawn(spec_of(model))
+        await home.until(news.Ready, one)
+        home.stop(one)
+        assert (await home.until(news.Exited, one)).exit_code == 0
+
+
+async def test_the_key_is_asked_where_the_sockets_owner_cannot_be_seen(
+    tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llmtop.children import probe
+
+    monkeypatch.setattr(probe, "listener_in_group", lambda port, pgid: None)
+    model = write_model(tmp_path / "m", "A", load_ms=10, protocol=False)
+    async with nursery(tmp_path / "state", server) as home:
+        await ready(home, spec_of(model))
+        port = home.of(news.Started, 1)[0].port
+        client = home.supervisor._world.client()  # pyright: ignore[reportPrivateUsage]
+        stranger = probe.Probe(client, port=port, api_key="another key", pgid=1, health="/health")
+        assert await stranger.healthy()
+        assert not await stranger.ours()

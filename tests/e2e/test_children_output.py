@@ -18,6 +18,11 @@ from llmtop.testing.nursery import nursery, spec_of
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
+@pytest.fixture(params=["uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
     return server_command(tmp_path / "bin")

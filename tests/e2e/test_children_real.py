@@ -17,6 +17,12 @@ from llmtop.testing.nursery import nursery, spec_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
+
+@pytest.fixture(params=["uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
 ARGS = ("-c", "512", "--no-warmup")
 
 

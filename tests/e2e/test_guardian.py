@@ -28,7 +28,6 @@ pytestmark = pytest.mark.slow
 OWNER = """
     import asyncio, json, sys
     from pathlib import Path
-from typing import Any
     from llmtop.children import news
     from llmtop.testing.nursery import nursery, spec_of
 
@@ -66,8 +65,8 @@ def owner_of(folder: Path, **models: dict[str, Any]) -> tuple[subprocess.Popen[b
         [sys.executable, "-c", textwrap.dedent(OWNER), str(folder), *models], stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    told = json.loads(process.stdout.readline())
-    process.stdout.close()
+    with process.stdout as said:
+        told = json.loads(said.readline())
     return process, told["pids"], told["guardian"]
 
 

@@ -93,7 +93,11 @@ CASES: dict[str, Case] = {
     "panel_log": (full, "5", _uses("log")),
     "escape": (full, "slash p h i enter escape", lambda app, c: len(app.main.models.items) == 6),
     "palette": (full, "colon", lambda app, c: isinstance(app.screen, CommandPalette)),
-    "leave": (full, "q", _asks("Leave llmtop?", "4 models up", "2 requests in flight, 4 waiting", "k Keep serving", "y Stop all")),
+    "leave": (
+        full,
+        "q",
+        _asks("Leave llmtop?", "4 models up", "2 requests in flight, 4 waiting", "k Keep serving", "y Stop all"),
+    ),
 }
 
 
@@ -172,7 +176,9 @@ async def test_a_held_key_does_not_confirm(open_screen: Any) -> None:
         assert client.said == []
 
 
-async def test_a_yes_in_the_first_quarter_of_a_second_is_not_heard(open_screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_yes_in_the_first_quarter_of_a_second_is_not_heard(
+    open_screen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(confirm, "GUARD_S", 3600.0)
     async with open_screen() as (app, client, pilot):
         await pilot.press("j", "K", "y", "tab", "enter")

@@ -74,7 +74,15 @@ async def test_the_row_under_the_cursor_begins_with_its_sign(open_screen: Any, r
 
 @pytest.mark.parametrize(
     ("pattern", "text", "found"),
-    [("phi", "PHI-4", True), ("q8*", "x-q8_0", True), ("p*4", "phi-4", True), ("p?i", "phi", True), ("q?4", "phi", False), ("[p]", "p", False), ("(a+)+$", "aaaa", False)],
+    [
+        ("phi", "PHI-4", True),
+        ("q8*", "x-q8_0", True),
+        ("p*4", "phi-4", True),
+        ("p?i", "phi", True),
+        ("q?4", "phi", False),
+        ("[p]", "p", False),
+        ("(a+)+$", "aaaa", False),
+    ],
 )
 def test_filters_are_parts_and_globs_never_expressions(pattern: str, text: str, found: bool) -> None:
     assert matches(text, pattern) is found
@@ -158,7 +166,7 @@ async def test_a_paused_display_stands_still_while_alarms_come_through(open_scre
 
 
 async def test_a_silent_core_shows_as_stale(open_screen: Any, rows_of: Any) -> None:
-    async with open_screen() as (app, _, pilot):
+    async with open_screen() as (app, _, _pilot):
         app._heard_at -= 60
         app._tick()
         assert any("STALE 1m" in row for row in rows_of(app))
@@ -168,7 +176,11 @@ async def test_a_tick_that_changes_nothing_draws_nothing(open_screen: Any, monke
     async with open_screen() as (app, client, pilot):
         await pilot.pause()
         drawn: list[object] = []
+
+        def note(*regions: object, **_: object) -> None:
+            drawn.append(regions)
+
         for panel in app.main.query("LineView"):
-            monkeypatch.setattr(panel, "refresh", lambda *regions, **_: drawn.append(regions))
+            monkeypatch.setattr(panel, "refresh", note)
         await _show(app, client, pilot, msgspec.structs.replace(full()))
         assert drawn == []

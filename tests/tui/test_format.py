@@ -20,7 +20,16 @@ def test_sizes_are_gib_with_one_decimal(size: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (59.9, "59s"), (61, "1m01"), (600, "10m"), (3600, "1h00"), (90_061, "1d01h"), (9e6, "104d"), (None, "-")],
+    [
+        (0, "0s"),
+        (59.9, "59s"),
+        (61, "1m01"),
+        (600, "10m"),
+        (3600, "1h00"),
+        (90_061, "1d01h"),
+        (9e6, "104d"),
+        (None, "-"),
+    ],
 )
 def test_ages_take_few_cells(seconds: float | None, text: str) -> None:
     assert fmt.age(seconds) == text

@@ -25,22 +25,28 @@ async def test_every_scene_fits_every_size(size: tuple[int, int], open_screen: A
 @pytest.mark.parametrize(
     ("size", "shown"),
     [
-        ((120, 40), {"header", "gauge", "models", "queue", "memory", "events", "log", "alert", "footer"}),
-        ((200, 60), {"header", "gauge", "models", "queue", "flight", "memory", "events", "log", "alert", "footer"}),
-        ((80, 24), {"header", "gauge", "models", "queue", "log", "alert", "footer"}),
-        ((80, 14), {"header", "gauge", "models", "queue", "alert", "footer"}),
-        ((59, 11), {"header", "gauge", "models"}),
+        ((120, 40), {"header", "clock", "gauge", "models", "queue", "memory", "events", "log", "alert", "footer"}),
+        (
+            (200, 60),
+            {"header", "clock", "gauge", "models", "queue", "flight", "memory", "events", "log", "alert", "footer"},
+        ),
+        ((80, 24), {"header", "clock", "gauge", "models", "queue", "log", "alert", "footer"}),
+        ((80, 14), {"header", "clock", "gauge", "models", "queue", "alert", "footer"}),
+        ((59, 11), {"header", "clock", "gauge", "models"}),
     ],
 )
 async def test_what_decides_nothing_is_dropped_first(size: tuple[int, int], shown: set[str], open_screen: Any) -> None:
     async with open_screen("oom", size=size) as (app, _, pilot):
         await pilot.pause()
-        seen = {p.id for p in app.main.query("LineView") if all(n.display for n in p.ancestors_with_self) and p.size.height}
+        panels = app.main.query("LineView")
+        seen = {p.id for p in panels if p.size.height and all(node.display for node in p.ancestors_with_self)}
         assert seen == shown
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (100, 30)])
-async def test_all_models_the_queue_and_the_alarm_are_on_the_screen(size: tuple[int, int], open_screen: Any, rows_of: Any) -> None:
+async def test_all_models_the_queue_and_the_alarm_are_on_the_screen(
+    size: tuple[int, int], open_screen: Any, rows_of: Any
+) -> None:
     async with open_screen("oom", size=size) as (app, _, pilot):
         await pilot.pause()
         text = "\n".join(rows_of(app))
@@ -77,7 +83,9 @@ async def test_an_ascii_screen_is_ascii(name: str, keys: str, open_screen: Any, 
         assert [row for row in rows_of(app) if not row.isascii()] == []
 
 
-async def test_a_locale_without_utf8_gets_ascii(open_screen: Any, rows_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_locale_without_utf8_gets_ascii(
+    open_screen: Any, rows_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LC_ALL", "C")
     async with open_screen() as (app, _, _pilot):
         assert all(row.isascii() for row in rows_of(app))
@@ -85,11 +93,14 @@ async def test_a_locale_without_utf8_gets_ascii(open_screen: Any, rows_of: Any, 
 
 def _colours(app: Any) -> set[object]:
     strips = app.screen._compositor.render_strips()
-    return {c for strip in strips for s in strip if s.style for c in (s.style.color, s.style.bgcolor) if c and not c.is_default}
+    styles = [segment.style for strip in strips for segment in strip if segment.style]
+    return {c for style in styles for c in (style.color, style.bgcolor) if c and not c.is_default}
 
 
 @pytest.mark.parametrize("keys", ["", "j K", "question_mark"])
-async def test_no_color_leaves_out_all_colour(keys: str, open_screen: Any, monkeypatch: pytest.MonkeyPatch, rows_of: Any) -> None:
+async def test_no_color_leaves_out_all_colour(
+    keys: str, open_screen: Any, monkeypatch: pytest.MonkeyPatch, rows_of: Any
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with open_screen("oom") as (app, _, pilot):
         await pilot.press(*keys.split())

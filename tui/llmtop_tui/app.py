@@ -124,7 +124,7 @@ class LlmtopApp(App[Leave]):
             self._show()
         else:
             self.view.history.add(self.newest)
-            self.main.log_panel.collect(self.newest.log)
+            self.main.log_panel.collect(self.newest)
             self._show_alarms()
 
     def _show(self) -> None:

@@ -90,10 +90,22 @@ class Ink:
     def strip(self, line: Line, width: int, ground: Style) -> Strip:
         """A line as the terminal gets it: cleaned once more, coloured, exactly ``width`` cells on its ground."""
         segments: list[Segment] = []
+        last = ""
         for text, name in line:
-            safe = clean(text)
-            segments.append(Segment(ascii_only(safe) if self._ascii else safe, ground + self[name]))
+            safe = ascii_only(clean(text)) if self._ascii else clean(text)
+            style = self[name]
+            # A blank takes the style before it where that looks the same: a change of style costs 40 bytes.
+            if segments and (name == last or (safe.isspace() and _blank(style) and _blank(self[last]))):
+                segments[-1] = Segment(segments[-1].text + safe, segments[-1].style)
+            else:
+                segments.append(Segment(safe, ground + style))
+                last = name
         return Strip(segments).adjust_cell_length(width, ground + self[line[-1][1] if _runs_on(line) else ""])
+
+
+def _blank(style: Style) -> bool:
+    """A space in this style shows nothing."""
+    return style.bgcolor is None and not style.reverse and not style.underline
 
 
 def _runs_on(line: Sequence[tuple[str, str]]) -> bool:

@@ -52,24 +52,18 @@ class Probe:
         self._health = health if health.startswith("/") else f"/{health}"
 
     async def healthy(self) -> bool:
-        """Something on the port says that it is ready."""
-        return await self._status(self._health, self._key) == 200
+        """Something on the port says that it is ready. It is not told the key: it may be anybody."""
+        return await self._status(self._health, "") == 200
 
     async def ours(self) -> bool:
         """It is the child that answers there.
 
-        It knows the key and refuses another, or the socket belongs to its group.
+        The socket belongs to its group, or it knows the key and refuses another.
         """
-        if (
-            self._key
-            and await self._status("/props", self._key) == 200
-            and await self._status("/props", _WRONG_KEY) == 401
-        ):
-            return True
         owned = await asyncio.to_thread(listener_in_group, self._port, self._pgid)
-        # A server behind a wrapper (a container) listens in a process we cannot see; only one we can see is a stranger
-        # for sure.
-        return owned is True or (owned is None and not self._key)
+        if owned is not None or not self._key:
+            return owned is not False
+        return await self._status("/props", _WRONG_KEY) == 401 and await self._status("/props", self._key) == 200
 
     async def props(self) -> dict[str, Any] | None:
         """Its ``/props``, None if it gives none."""

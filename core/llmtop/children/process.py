@@ -168,9 +168,10 @@ def process_state(pid: int) -> str:
 
 
 def listener_in_group(port: int, pgid: int) -> bool | None:
-    """Whether the listening socket of ``port`` belongs to a process of the group; None if its owner cannot be seen.
+    """Whether the listening socket of ``port`` belongs to a process of the group.
 
-    Slow: off the loop.
+    None if that cannot be told: its owner cannot be seen, or is younger than the group's leader (a container that the
+    leader asked for). Slow: off the loop.
     """
     for process in psutil.process_iter():
         try:
@@ -178,7 +179,13 @@ def listener_in_group(port: int, pgid: int) -> bool | None:
                 return True
         except (OSError, psutil.Error):
             continue
-    return False if listener(port) is not None else None
+    owner = listener(port)
+    try:
+        if owner is not None and psutil.Process(owner).create_time() < psutil.Process(pgid).create_time():
+            return False
+    except psutil.Error:
+        pass
+    return None
 
 
 def listener(port: int) -> int | None:

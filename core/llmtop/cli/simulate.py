@@ -21,8 +21,8 @@ from llmtop.simulate.timeline import LEGEND, timeline
 from llmtop.simulate.trace import Told, Trace, read_trace
 from llmtop.simulate.world import History, Known
 
-FREE_REQUESTS = 20_000
-"""Up to that many requests the caps are compared without being asked for [1]: it takes seconds."""
+FREE_REQUESTS = 40_000
+"""Up to that many simulated requests in all, the caps are compared without being asked for [1]: it takes seconds."""
 FREE_CAPS = 8
 
 Words = Annotated[list[str], typer.Argument(metavar="TRACE", help="JSON lines, or a recording made with --record.")]
@@ -80,11 +80,13 @@ def simulate(
     asked = read_sweep([*(sweep or []), *more])
     chosen = settings(base, asked)
     _check_sizes(chosen, models, trace)
-    runs = [run_one(setting, models, trace.asks)[0] for setting in chosen]
+    first, history = run_one(chosen[0], models, trace.asks)
+    runs = [first, *(run_one(setting, models, trace.asks)[0] for setting in chosen[1:])]
     compared = runs if "models-max" in asked else [*runs, *_other_caps(base, runs, models, trace)]
     advice = recommend(compared)
-    show = advice[0].setting if asked and advice is not None else base
-    history = run_one(show, models, trace.asks)[1]
+    show = advice[0].setting if asked and advice is not None else chosen[0]
+    if show != chosen[0]:
+        history = run_one(show, models, trace.asks)[1]
     if as_json:
         out(_json(trace, models, runs, advice, show, history))
     else:
@@ -179,9 +181,9 @@ def _check_sizes(chosen: Sequence[Setting], models: dict[str, Known], trace: Tra
 
 def _other_caps(base: Setting, runs: Sequence[Run], models: dict[str, Known], trace: Trace) -> list[Run]:
     """The same load with other caps, for the recommendation."""
-    if len(trace.asks) > FREE_REQUESTS or len(runs) > 1:
-        return []
     caps = range(1, min(len(models), FREE_CAPS) + 1)
+    if len(trace.asks) * len(caps) > FREE_REQUESTS or len(runs) > 1:
+        return []
     others = [msgspec.structs.replace(base, models_max=cap) for cap in caps if cap != base.models_max]
     return [run_one(setting, models, trace.asks)[0] for setting in others]
 

@@ -39,7 +39,9 @@ class Deeds:
     def _spawn(self, action: act.Spawn) -> None:
         spec = self._engine.specs[action.model]
         self._engine.children[action.instance] = ChildRecord(action.instance, spec, self._engine.loop.time())
-        self._engine.desk.opened(action.instance, action.reserved or None)
+        m = self._engine.machine.world.models[action.model]
+        expected = m.known_bytes if m.known_bytes is not None else m.facts.estimated
+        self._engine.desk.opened(action.instance, expected)
         share = cache_share(self._engine.settings, self._engine.configuration.catalog, spec)
         self._engine.supervisor.spawn(action.instance, spec, cache_ram_mib=share)
 

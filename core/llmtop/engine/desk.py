@@ -64,7 +64,8 @@ class Desk:
 
     def facts(self, spec: ModelSpec) -> Facts:
         """What is known of a model's size and habits; reads its header, so it belongs in a worker thread."""
-        found = None if spec.problem else estimate(spec, self._headers, env=self._env)[0]
+        vram = self.watch.latest is not None and self.watch.latest.label == "VRAM"
+        found = None if spec.problem else estimate(spec, self._headers, env=self._env, vram=vram)[0]
         return Facts(
             spec.id,
             declared=spec.memory,

@@ -83,6 +83,7 @@ class Baseline:
         self._held_then = books.held(instance)
         self.before: int | None = None
         self._held_before = 0
+        self._gpu_before: int | None = None
         self.rule: Settle | None = None
 
     @property
@@ -143,6 +144,11 @@ class Baseline:
         level = sample.level.bytes if sample else None
         return None if level is None else max(0, level - (self._books.held(self._instance) - self._held_before))
 
+    def gpu_returned(self, sample: Sample | None) -> int | None:
+        """By how much the GPU's own count fell since the reading before the stop [bytes]; None where there is none."""
+        now = sample.gpu_in_use.bytes if sample else None
+        return None if now is None or self._gpu_before is None else self._gpu_before - now
+
     def close(self, stranded: int) -> int:
         """The wait is over. What other children may have taken meanwhile is not called stranded.
 
@@ -156,6 +162,7 @@ class Baseline:
 
     def _take_before(self, sample: Sample | None) -> None:
         self.before = sample.level.bytes if sample else None
+        self._gpu_before = sample.gpu_in_use.bytes if sample else None
         self._held_before = self._books.held(self._instance)
 
     def _running_level(self) -> int | None:

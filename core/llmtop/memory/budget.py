@@ -147,10 +147,11 @@ def _pool(sample: Sample, devices: Devices) -> _Pool | None:
     if not listed or unified:
         return None
     total = sum(gpu.total for gpu in listed)
+    pool = f", one pool of {len(listed)} devices" if len(listed) > 1 else ""
     return _Pool(
         total,
         int(GPU_MARGIN * total),
-        "devices of llama-server --list-devices",
+        f"devices of llama-server --list-devices{pool}",
         max(0, total - sum(gpu.free for gpu in listed)),
     )
 

@@ -190,7 +190,7 @@ def compute_bytes(header: Header, args: Arguments, *, metal: bool) -> int:
     inner = max(header.whole("feed_forward_length"), experts)
     activations = max(ATTENTION_ROWS * width, FEED_FORWARD_ROWS * inner + RESIDUAL_ROWS * width) * 4 * tokens
     scores = cells * tokens * ((heads + 1) * 4 if args.flash == "off" else 2)  # with the mask, f32 and f16
-    rows = args.batch if args.embedding else args.slots
+    rows = tokens if args.embedding else args.slots
     output = (header.vocabulary + width) * 4 * rows
     copy = 0
     if metal and header.layers:

@@ -25,7 +25,7 @@ VERSIONS = (2, 3)
 WINDOW = 256 * 1024
 MOST_READ = 64 * 2**20
 MOST_KEYS, MOST_TENSORS = 16_384, 32_768
-MOST_STRINGS = 1_500_000
+MOST_STRINGS = 1_200_000
 """The largest vocabularies have some 800,000 tokens and merges together."""
 MOST_DEPTH, MOST_NESTED = 4, 10_000
 MOST_LAYERS = 4096

@@ -13,6 +13,8 @@ import msgspec
 from llmtop.memory.sample import Device, Label, Level, Pressure, Sample, Value, measured, missing
 
 KIB = 1024
+PSS_SHARE = 50
+"""A process's set size is read again after so many times what reading it took: at most 2 % of the time goes there."""
 WARN_PERCENT, CRITICAL_PERCENT = 10.0, 40.0
 """Share of the last ten seconds in which some task stood still for want of memory, from where it is called so [%]."""
 
@@ -63,6 +65,7 @@ class LinuxProbe:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc, self._cgroups, self._gpus, self._clock = proc, cgroups, gpus, clock
+        self._kept: dict[int, tuple[float, Value]] = {}
 
     def sample(self, children: Mapping[int, str]) -> Sample:
         """Look once at everything."""
@@ -77,7 +80,8 @@ class LinuxProbe:
             )
 
         total, available, cgroup_pressure = self._within_cgroup(field("MemTotal"), field("MemAvailable"), at)
-        host = {pid: self._pss(pid, at) for pid in children}
+        host = {pid: self._resident(pid, at) for pid in children}
+        self._kept = {pid: kept for pid, kept in self._kept.items() if pid in children}
         gpu = self._gpu(tuple(children))
         own_memory = bool(gpu.devices) and not gpu.unified
         label: Label = "VRAM" if own_memory else "MEM"
@@ -95,7 +99,7 @@ class LinuxProbe:
             compressed=field("Zswapped"),
             cached=_cached(info, at, why),
             swap=_less(field("SwapTotal"), field("SwapFree"), "/proc/meminfo SwapTotal less SwapFree", at),
-            gpu_in_use=_sum(list(gpu.processes.values()), at) if gpu.unified else missing("GPU", at, "told on macOS only"),
+            gpu_in_use=_sum(list(gpu.processes.values()), at) if gpu.unified else missing("GPU", at, "macOS only"),
             pressure=self._pressure(cgroup_pressure),
             footprints={
                 pid: gpu.processes.get(pid, missing("GPU", at, "no GPU memory of this process")) for pid in children
@@ -157,6 +161,16 @@ class LinuxProbe:
         percent = float(line[1])
         level: Level = "critical" if percent >= CRITICAL_PERCENT else "warn" if percent >= WARN_PERCENT else "normal"
         return Pressure(level, f"some avg10={percent:.2f} %", str(path))
+
+    def _resident(self, pid: int, at: float) -> Value:
+        """The same as read not long ago where reading is dear: the kernel walks all pages of a process for it."""
+        due, kept = self._kept.get(pid, (at, None))
+        if kept is not None and at < due:
+            return kept
+        start = self._clock()
+        value = self._pss(pid, at)
+        self._kept[pid] = (at + PSS_SHARE * (self._clock() - start), value)
+        return value
 
     def _pss(self, pid: int, at: float) -> Value:
         """Proportional set size: pages that two children share are counted once between them."""

@@ -102,12 +102,14 @@ class Settle:
         self.remaining = self._drop
         """What of the expected drop is still out by the newest reading [bytes]."""
 
-    def feed(self, at: float, level: float | None) -> Verdict:
+    def feed(self, at: float, level: float | None, gpu_returned: int | None = None) -> Verdict:
         """Take the count as of now, corrected for what other children gave or took since the stop.
 
         Args:
             at: Now [s, monotonic].
             level: The count [bytes]; None, NaN and negative numbers are no reading.
+            gpu_returned: By how much the GPU's own count fell since the stop [bytes], where there is one. It decides
+                only while the count stands higher than before the stop: another process is taking memory then.
         """
         waited = at - self._started
         if self._before is None:
@@ -125,6 +127,9 @@ class Settle:
         if self._before - level >= DONE_FRACTION * self._drop:
             self.remaining = 0
             return Verdict("done", returned, 0, "the memory is back")
+        if level > self._before and gpu_returned is not None and gpu_returned >= DONE_FRACTION * self._drop:
+            self.remaining = 0
+            return Verdict("done", gpu_returned, 0, "the GPU has it back, and another process took memory meanwhile")
         if self._plateau(at, level) and self._fits(self.remaining):
             return Verdict(
                 "done",
@@ -173,7 +178,7 @@ async def settle(watch: MemoryWatch, baseline: Baseline, footprint: int, fits: C
         while True:
             sample = await watch.fresh()
             now = watch.clock()
-            verdict = rule.feed(now, baseline.corrected(sample))
+            verdict = rule.feed(now, baseline.corrected(sample), baseline.gpu_returned(sample))
             if verdict.outcome != "wait":
                 break
             await watch.pause()

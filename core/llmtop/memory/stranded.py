@@ -50,3 +50,5 @@ class Stranded:
         confirmed = max(out, self._last)
         self._last = out
         self.bytes = confirmed if confirmed >= NOTHING else 0
+        if not self.bytes:  # all of it came back: a later rise is somebody else's
+            self._amount = self._last = 0

@@ -74,13 +74,14 @@ def _less(one: Setting, other: Setting) -> bool:
 def _smaller(run: Run, chosen: Run) -> str:
     o, c = run.outcome, chosen.outcome
     if not o.complete:
-        return f"{run.setting.models_max} could not answer all"
-    return f"{run.setting.models_max} waits {o.wait_mean_s:.1f} s on average and swaps {o.swaps} times (not {c.swaps})"
+        return f"a cap of {run.setting.models_max} could not answer all"
+    waits = f"a cap of {run.setting.models_max} waits {o.wait_mean_s:.1f} s on average"
+    return f"{waits} and swaps {o.swaps} times (not {c.swaps})"
 
 
 def _larger(run: Run, chosen: Run) -> str:
     o, c = run.outcome, chosen.outcome
-    cap = run.setting.models_max or "no cap"
+    cap = f"a cap of {run.setting.models_max}" if run.setting.models_max else "no cap"
     if o.wait_mean_s >= c.wait_mean_s - AS_GOOD_S:
         return f"{cap} gains nothing"
     more = o.peak_bytes - c.peak_bytes

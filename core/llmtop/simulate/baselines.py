@@ -94,8 +94,9 @@ class _Base:
 class RouterRules(_Base):
     """The queue rules of llama.cpp's router: one entry a model, first in first out, idle models only are evicted.
 
-    A loaded model is served at once without a look at the queue, an entry keeps its model from being evicted, and there
-    is no end to the patience of the head.
+    A loaded model is served at once without a look at the queue, and there is no end to the patience of the head. That
+    an entry keeps its model from being evicted needs no rule here: what waits for a model is granted in the step that
+    makes it ready, so an idle model has no entry. The router's polling (up to 200 ms a wait) is left out.
 
     Args:
         models_max: Most children at once; 0 = no cap.
@@ -131,12 +132,12 @@ class RouterRules(_Base):
         return None
 
     def _evict(self) -> None:
-        """Make room for as many entries as have not loaded yet, as far as there are idle victims nobody waits for."""
+        """Make room for as many entries as have not loaded yet, as far as there are idle victims."""
         if self._cap <= 0:
             return
         waiting = [m for m in self._entries if (r := self.running.get(m)) is None or r.state == "stopping"]
         stopping = sum(r.state == "stopping" for r in self.running.values())
-        victims = [r for r in self._idle() if r.model not in self._entries]
+        victims = self._idle()
         while victims and self._cap - len(self.running) + stopping < len(waiting):
             self._stop(victims.pop(0), waiting[0])
             stopping += 1

@@ -118,8 +118,9 @@ def plain(
 ) -> Script:
     """A script that gives one answer with a length."""
 
-    async def script(_request: Request, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(f"HTTP/1.1 {status}\r\n{extra}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    async def script(request: Request, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {status}\r\n{extra}Content-Length: {len(body)}\r\n\r\n".encode()
+        writer.write(head if request.method == "HEAD" else head + body)
 
     return script
 

@@ -7,16 +7,23 @@ from textual import events
 
 from llmtop_tui.messages import ActionAsked
 from llmtop_tui.panels.base import LineView
-from llmtop_tui.view import View
+from llmtop_tui.view import View, level_of
 from llmtop_tui.widgets import alert, footer, gauge, header
 from llmtop_tui.widgets.line import Line
 
 
 class HeaderBar(LineView):
-    """Name, address, mood, figures, clock."""
+    """Name, address, mood, figures."""
 
     def lines(self, view: View, width: int, height: int) -> list[Line]:
-        return [header.render(view, width)]
+        return [header.render(view, width, level_of(self.host.size.width))]
+
+
+class ClockBar(LineView):
+    """The clock, a widget of its own: Textual writes a widget's row from its start to the cell that changed."""
+
+    def lines(self, view: View, width: int, height: int) -> list[Line]:
+        return [header.time_of_day(view)]
 
 
 class GaugeBar(LineView):

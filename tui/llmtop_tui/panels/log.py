@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from typing import cast
 
-from llmtop.snapshot import LogLine
+from llmtop.snapshot import LogLine, Snapshot
 from llmtop_tui.actions import Item
 from llmtop_tui.format import cut_middle
 from llmtop_tui.panels.rows import RowsPanel, matches
@@ -32,6 +32,7 @@ class LogPanel(RowsPanel):
         self._ring: deque[LogLine] = deque(maxlen=KEPT)
         self._shown: list[LogLine] = []
         self._seq = -1
+        self._core = 0
 
     def key_of(self, item: Item) -> str:
         return str(cast("LogLine", item).seq)
@@ -45,9 +46,13 @@ class LogPanel(RowsPanel):
             return False
         return not self.pattern or matches(self.text_of(line), self.pattern)
 
-    def collect(self, lines: tuple[LogLine, ...]) -> None:
+    def collect(self, snapshot: Snapshot) -> None:
         """Keep what is new, also while the display stands still."""
-        fresh = [line for line in lines if line.seq > self._seq]
+        if snapshot.pid != self._core:  # another core counts its lines anew
+            self._core, self._seq = snapshot.pid, -1
+            self._ring.clear()
+            self.refill()
+        fresh = [line for line in snapshot.log if line.seq > self._seq]
         if fresh:
             self._seq = fresh[-1].seq
             self._ring.extend(fresh)
@@ -62,7 +67,7 @@ class LogPanel(RowsPanel):
             self.put(self._shown)
 
     def show(self, view: View) -> None:
-        self.collect(view.snapshot.log)
+        self.collect(view.snapshot)
         super().show(view)
 
     def refill(self) -> None:

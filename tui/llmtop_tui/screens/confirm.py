@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import Literal, cast
+from typing import Literal
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,7 +16,8 @@ from textual.widgets import Button, Static
 from llmtop_tui.questions import Question
 
 Answer = Literal["yes", "keep", "no"]
-_ANSWERS = {"y": "yes", "k": "keep", "n": "no", "escape": "no", "q": "no", "ctrl+c": "no"}
+_KEYS: dict[str, Answer] = {"y": "yes", "k": "keep", "n": "no", "escape": "no", "q": "no", "ctrl+c": "no"}
+_BUTTONS: dict[str | None, Answer] = {"yes": "yes", "keep": "keep", "no": "no"}
 GUARD_S = 0.25
 """No key says yes so soon after the question came up: it was meant for something else [s]."""
 
@@ -61,17 +62,17 @@ class ConfirmScreen(ModalScreen[Answer]):
             return
         event.stop()
         event.prevent_default()
-        answer = _ANSWERS.get(key)
+        answer = _KEYS.get(key)
         if key == "enter" and isinstance(self.focused, Button):
-            answer = self.focused.id
+            answer = _BUTTONS.get(self.focused.id)
         early = time.monotonic() - self._since < GUARD_S
         if key != self._opened_by and not (early and answer != "no"):
             self._answer(answer)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        self._answer(event.button.id)
+        self._answer(_BUTTONS.get(event.button.id))
 
-    def _answer(self, answer: str | None) -> None:
-        if answer in ("yes", "no") or (answer == "keep" and self._question.keep):
-            self.dismiss(cast("Answer", answer))
+    def _answer(self, answer: Answer | None) -> None:
+        if answer is not None and (answer != "keep" or self._question.keep):
+            self.dismiss(answer)

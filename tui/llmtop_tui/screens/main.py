@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from llmtop_tui.actions import ACTIONS
-from llmtop_tui.panels.bars import AlertBar, FooterBar, GaugeBar, HeaderBar
+from llmtop_tui.panels.bars import AlertBar, ClockBar, FooterBar, GaugeBar, HeaderBar
 from llmtop_tui.panels.base import LineView
 from llmtop_tui.panels.chart import ChartPanel
 from llmtop_tui.panels.log import LogPanel
@@ -56,7 +56,9 @@ class MainScreen(Screen[None]):
         self._active: RowsPanel = self.models
 
     def compose(self) -> ComposeResult:
-        yield self.header
+        with Horizontal(id="top"):
+            yield self.header
+            yield ClockBar("clock")
         yield GaugeBar("gauge")
         yield self.models
         with Horizontal(id="middle"):

@@ -6,9 +6,10 @@ from urllib.parse import urlsplit
 
 from llmtop.snapshot import Snapshot
 from llmtop_tui.format import age, clean, clock
-from llmtop_tui.view import View, level_of
-from llmtop_tui.widgets.line import Line, join, spread
+from llmtop_tui.view import Level, View, level_of
+from llmtop_tui.widgets.line import Line, clip, join
 
+CLOCK = 10
 RATE_WINDOW_S = 600
 """Swaps of the last ten minutes make the rate."""
 
@@ -62,9 +63,9 @@ def _fact(label: str, value: str, style: str = "text") -> Line:
     return ((f"{label} ", "muted"), (value, style))
 
 
-def render(view: View, width: int) -> Line:
-    """One row; facts that do not fit are dropped from the end."""
-    snapshot, level = view.snapshot, level_of(width)
+def render(view: View, width: int, level: Level | None = None) -> Line:
+    """One row but the clock; facts that do not fit are dropped from the end."""
+    snapshot, level = view.snapshot, level or level_of(width)
     short = level in ("slim", "narrow")
     name = "llmtop" if short else f"llmtop {clean(snapshot.version)}"
     cap = str(snapshot.models_max) if snapshot.models_max else "no cap"
@@ -87,6 +88,10 @@ def render(view: View, width: int) -> Line:
     if level == "wide":
         running = sum(model.in_flight for model in snapshot.models)
         facts += [_fact("in flight", str(running)), ((clean(snapshot.server), "muted"),)]
-    time_of_day: Line = ((clock(snapshot.at), "muted"), (" ", ""))
-    left = join((fact for fact in facts if fact), "  ", max(0, width - 12))
-    return spread(((" ", ""), *left), time_of_day, width)
+    left = join((fact for fact in facts if fact), "  ", width - 1)
+    return clip(((" ", ""), *left), width)
+
+
+def time_of_day(view: View) -> Line:
+    """When the picture was made, ``CLOCK`` cells."""
+    return ((f" {clock(view.snapshot.at)} ", "muted"),)
