@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -35,11 +35,19 @@ class RemoteClient:
         key: Its key, empty for none.
         poll_s: Between two looks [s].
         transport: For tests; the network if None.
+        seen: Called with each snapshot, for a recording.
     """
 
     def __init__(
-        self, url: str, key: str = "", *, poll_s: float = POLL_S, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str,
+        key: str = "",
+        *,
+        poll_s: float = POLL_S,
+        transport: httpx.AsyncBaseTransport | None = None,
+        seen: Callable[[Snapshot], None] | None = None,
     ) -> None:
+        self._seen = seen
         self._url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.AsyncClient(
@@ -101,6 +109,8 @@ class RemoteClient:
         except StartError as error:
             raise self._missed(str(error)) from None
         self._latest, self._seen_at, self._misses, self._fault = snapshot, time.monotonic(), 0, ""
+        if self._seen is not None:
+            self._seen(snapshot)
         return snapshot
 
     def _missed(self, fault: str) -> StartError:

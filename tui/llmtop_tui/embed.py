@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ from llmtop.client import CoreClient
 from llmtop.config.resolve import Configuration
 from llmtop.core import Core, wait_until_over
 from llmtop.embed import EmbeddedClient
+from llmtop.record import Recorder
 from llmtop.remote import RemoteClient
 from llmtop_tui.app import Leave, LlmtopApp
 
@@ -89,7 +91,14 @@ class Embedded:
 
 def attach(url: str, key: str, *, readonly: bool, record: str = "") -> int:
     """Show a core that runs elsewhere. Gives the exit code."""
-    return _view_only(RemoteClient(url, key), readonly=readonly)
+    if not record:
+        return _view_only(RemoteClient(url, key), readonly=readonly)
+    recorder = Recorder(record, time.monotonic(), time.time())
+    try:
+        client = RemoteClient(url, key, seen=lambda snapshot: recorder.snapshot(snapshot, time.monotonic()))
+        return _view_only(client, readonly=readonly)
+    finally:
+        recorder.close()
 
 
 def replay(path: str) -> int:

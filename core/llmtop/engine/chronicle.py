@@ -41,6 +41,7 @@ class Chronicle:
         self.recorder = Recorder(settings.record, now, time.time()) if settings.record else None
         self._store = JournalStore(state_dir / "llmtop.db")
         self.journal.restore(self._store.recent_swaps(SWAPS_RESTORED), self._store.learned())
+        self._told = ""
 
     def step(self, event: Event, actions: Sequence[Action], now: float, *, routine: bool) -> None:
         """A step of the scheduler; a routine one only granted or ended a request."""
@@ -65,6 +66,13 @@ class Chronicle:
         """A snapshot for the recording."""
         if self.recorder is not None:
             self.recorder.snapshot(snapshot, now)
+
+    def look(self) -> None:
+        """Tell of a disk that keeps nothing, once for each reason."""
+        problem = self._store.problem or (self.recorder.problem if self.recorder is not None else "")
+        if problem and problem != self._told:
+            self._told = problem
+            self.note("note", "", problem)
 
     def close(self) -> None:
         """Write what waits; blocks a moment."""

@@ -283,6 +283,7 @@ class Engine:
     def _every_second(self) -> None:
         self._second = self.loop.call_later(1.0, self._every_second)
         self._check(())
+        self.chronicle.look()
         self._tell()
 
     def listen(self, listener: asyncio.Event) -> None:

@@ -25,6 +25,7 @@ STATES: dict[Child, State] = {
 }
 EVENTS_SHOWN = 60
 LOG_SHOWN = 120
+SWAPS_SHOWN = 40
 
 
 def picture(engine: Engine, url: str, *, exposed: bool) -> Snapshot:
@@ -52,7 +53,7 @@ def picture(engine: Engine, url: str, *, exposed: bool) -> Snapshot:
         next_swap=reasons.next_swap(w, now),
         requests=_requests(engine, now),
         memory=_memory(engine),
-        swaps=engine.journal.swaps(),
+        swaps=engine.journal.swaps(SWAPS_SHOWN),
         oom=Oom(engine.oom.count, engine.oom.last, engine.oom.acknowledged),
         events=engine.journal.events()[-EVENTS_SHOWN:],
         log=engine.supervisor.tail()[-LOG_SHOWN:],

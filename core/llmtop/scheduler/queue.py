@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llmtop.errors import Refusal
 from llmtop.scheduler import room
 from llmtop.scheduler.actions import Drain, Dropped, Grant, Lift, Refuse, Spawn, Stop
@@ -61,7 +63,7 @@ def _make_room(w: World, head: Entry, want: room.Need, now: float) -> bool:
     idle = room.idle_candidates(w, head.head_active_s, now)
     victims = room.choose(w, want, idle)
     if victims is not None:
-        lift(w)
+        lift(w, but=victims)
         for victim in victims:
             _evict(w, victim, head, now)
         return bool(victims)
@@ -86,10 +88,10 @@ def _still_makes_room(w: World, want: room.Need) -> bool:
     return room.fits(w, want, [i for i in room.staying(w) if i.id not in out])
 
 
-def lift(w: World) -> None:
-    """End the drain that belongs to a head's need; an operator's or a sick child's stays."""
+def lift(w: World, but: Sequence[Instance] = ()) -> None:
+    """End the drain that belongs to a head's need, ``but`` for those that go now; an operator's or a sick child's stays."""
     for i in w.drain_set:
-        if i.drain == "head":
+        if i.drain == "head" and i not in but:
             i.drain = ""
             if i.up and i.id in w.instances:
                 w.out.append(Lift(i.id, i.model))
