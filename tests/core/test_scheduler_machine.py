@@ -51,7 +51,9 @@ class Life(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(limits=LIMITS, budget=st.sampled_from([None, 100]), count=st.integers(2, 5), stay=st.booleans(), data=st.data())
+    @initialize(
+        limits=LIMITS, budget=st.sampled_from([None, 100]), count=st.integers(2, 5), stay=st.booleans(), data=st.data()
+    )
     def begin(self, limits: ev.Limits, budget: int | None, count: int, stay: bool, data: st.DataObject) -> None:
         self.world = World(limits)
         self.world.stuck_stay = stay

@@ -303,3 +303,20 @@ def test_a_stuck_child_that_dies_after_all_frees_its_slot(make: Make) -> None:
     leave(w, one)
     w.ask("B")
     assert spawns(w) == ["B"]
+
+
+def test_an_exit_heard_again_while_the_memory_comes_back_changes_nothing(make: Make) -> None:
+    w = new(make)
+    one = up(w, "A")
+    w.feed(ev.Evict("A"))
+    w.feed(ev.Exited(one))
+    w.stale(ev.Exited(one, Failure("crash", "again")))
+
+
+def test_of_sets_of_one_size_and_age_the_one_with_fewest_bytes_goes(make: Make) -> None:
+    sizes = {"A": {"declared": 10}, "B": {"declared": 20}, "C": {"declared": 30}, "D": {"declared": 80}}
+    w = new(make, cap=0, budget=100, **sizes)
+    for model in "ABC":
+        up(w, model)
+    w.ask("D")
+    assert [model for model, _ in stops(w)] == ["A", "C"]

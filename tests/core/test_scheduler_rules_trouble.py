@@ -301,3 +301,10 @@ def test_a_good_answer_ends_the_row_of_failures(make: Make) -> None:
     w.ask("A")
     fail(w, "A", "crash")
     assert [a.refusal.retry_after_s for a in of(w, act.Refuse)] == [1.0]
+
+
+def test_a_model_too_large_is_refused_at_once_though_the_queue_is_held(make: Make) -> None:
+    w = new(make, budget=100, A={"declared": 120})
+    w.feed(ev.Hold())
+    request = w.ask("A")
+    assert refusals(w) == [(request, "model_too_large")]

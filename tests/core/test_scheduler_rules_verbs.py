@@ -283,3 +283,38 @@ def test_autoload_off_refuses_what_is_not_loaded(make: Make) -> None:
     assert refusals(w) == [(request, "model_not_loaded")]
     w.feed(ev.Arrived(2, "A", autoload=True))
     assert spawns(w) == ["A"]
+
+
+def test_the_stop_that_ends_a_drain_for_the_head_says_max_wait(make: Make) -> None:
+    w = new(make, max_wait=0.0)
+    up(w, "A")
+    busy = w.ask("A")
+    w.ask("B")
+    w.feed(ev.Left(busy, True))
+    assert stops(w) == [("A", "max-wait")]
+
+
+def test_a_step_is_not_good_for_a_second_claim_of_the_same_entry(make: Make) -> None:
+    w = new(make)
+    w.feed(ev.Hold())
+    w.ask("A")
+    w.feed(ev.Step())
+    assert spawns(w) == ["A"]
+    w.feed(ev.Exited(1, Failure("port", "in use")))
+    w.feed(ev.Settled(1))
+    assert spawns(w) == []
+    w.feed(ev.Step())
+    assert spawns(w) == ["A"]
+
+
+def test_the_clock_stands_still_again_when_the_entry_of_a_step_is_gone(make: Make) -> None:
+    w = new(make)
+    up(w, "A")
+    w.ask("A")
+    w.feed(ev.Hold())
+    first = w.ask("B")
+    w.feed(ev.Step())
+    w.feed(ev.Left(first))
+    before = w.machine.world.active_s(w.now)
+    w.pass_time(100)
+    assert w.machine.world.active_s(w.now) == pytest.approx(before)

@@ -289,3 +289,24 @@ async def test_the_footer_and_the_mouse_do_the_same(open_screen: Any) -> None:
         await pilot.click("#footer", offset=(2, 0))
         await pilot.pause()
         assert isinstance(app.screen, PagerScreen)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [("p", [("pin", GEMMA.id, "9"), ("unpin", GEMMA.id, "9")]), ("d", [("hold",), ("resume",)])]
+)
+async def test_a_key_pressed_again_undoes_also_before_the_screen_shows_what_it_did(
+    key: str, said: list[tuple[str, ...]], open_screen: Any, verbs_done: Any
+) -> None:
+    async with open_screen() as (app, client, pilot):
+        await pilot.press(key, key)
+        await verbs_done(app, pilot)
+        assert client.said == said
+
+
+async def test_a_refused_pin_is_asked_for_again(open_screen: Any, verbs_done: Any) -> None:
+    async with open_screen() as (app, client, pilot):
+        client.reply = Reply(False, False, Refusal("conflict", "no"))
+        for _ in range(2):
+            await pilot.press("p")
+            await verbs_done(app, pilot)
+        assert [words[0] for words in client.said] == ["pin", "pin"]

@@ -12,7 +12,16 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(None, "-"), (0, "0.0"), (10.94 * GIB, "10.9"), (300 * GIB, "300.0"), (math.nan, "-"), (-1, "-")]
+    ("size", "text"),
+    [
+        (None, "-"),
+        (0, "0.0"),
+        (1 << 20, "<0.1"),
+        (10.94 * GIB, "10.9"),
+        (300 * GIB, "300.0"),
+        (math.nan, "-"),
+        (-1, "-"),
+    ],
 )
 def test_sizes_are_gib_with_one_decimal(size: float | None, text: str) -> None:
     assert fmt.gib(size) == text

@@ -99,6 +99,12 @@ def test_the_gauge_shows_where_a_load_will_end() -> None:
     assert _cells(memory, models, 20) == "AAAAAaaaaa··········"
 
 
+def test_even_the_smallest_child_has_a_cell() -> None:
+    memory = Memory(total=gib(20), limit=gib(20), used=gib(0.02), label="VRAM")
+    models = tuple(Model(name, "loaded", footprint_bytes=gib(0.01)) for name in "xy")
+    assert _cells(memory, models, 20).startswith("AB·")
+
+
 def test_with_colour_the_letter_stands_at_the_start_of_its_run() -> None:
     memory = Memory(total=gib(20), limit=gib(20), used=gib(5), label="VRAM")
     assert _cells(memory, (Model("a", "loaded", footprint_bytes=gib(5)),), 20, mono=False).startswith("A    ·")

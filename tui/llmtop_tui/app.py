@@ -21,7 +21,7 @@ from llmtop.snapshot import Snapshot
 from llmtop_tui.actions import BY_ID, Target
 from llmtop_tui.asking import Asking, Leave
 from llmtop_tui.commands import LoadCommands, MainCommands
-from llmtop_tui.deeds import CoreDeeds, ViewDeeds
+from llmtop_tui.deeds import CoreDeeds
 from llmtop_tui.format import ascii_only, clean
 from llmtop_tui.glyphs import ASCII, UNICODE, utf8
 from llmtop_tui.ink import Ink
@@ -31,6 +31,7 @@ from llmtop_tui.screens.main import MainScreen
 from llmtop_tui.screens.pager import PagerScreen
 from llmtop_tui.themes import COLOR_BLIND, DARK, THEMES
 from llmtop_tui.view import BREAKPOINTS, View
+from llmtop_tui.view_deeds import ViewDeeds
 from llmtop_tui.widgets.line import Line
 
 __all__ = ["Leave", "LlmtopApp"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from llmtop_tui.actions import Action, Target
-from llmtop_tui.deeds import carry_out
 from llmtop_tui.questions import Question
 from llmtop_tui.screens.confirm import Answer, ConfirmScreen
+from llmtop_tui.view_deeds import SIMPLE
 
 if TYPE_CHECKING:
     from llmtop_tui.app import LlmtopApp
@@ -71,3 +72,14 @@ class Asking:
             self._app.exit(Leave.DETACH)
         else:
             self._app.exit(Leave.KEEP_SERVING if answer == "keep" else Leave.STOP_ALL)
+
+
+def carry_out(app: LlmtopApp, action: str, target: Target) -> None:
+    """Do what the registry's action says."""
+    simple = SIMPLE.get(action)
+    if simple is not None:
+        simple(app)
+        return
+    deeds = app.core_deeds if hasattr(app.core_deeds, action) else app.view_deeds
+    call: Callable[[Target], None] = getattr(deeds, action)
+    call(target)

@@ -84,9 +84,11 @@ def known(value: float | None) -> float | None:
 
 
 def gib(size: float | None, mark: str = "") -> str:
-    """Bytes as GiB with one decimal, always that unit; ``-`` when not known."""
+    """Bytes as GiB with one decimal, always that unit; ``-`` when not known, ``<0.1`` where the decimal would say 0."""
     size = known(size)
-    return DASH if size is None else f"{mark}{size / GIB:.1f}"
+    if size is None:
+        return DASH
+    return "<0.1" if 0 < size < GIB / 20 else f"{mark}{size / GIB:.1f}"
 
 
 def age(seconds: float | None, step: int = 1) -> str:

@@ -16,7 +16,7 @@ from llmtop.children.guardian import Ward, executable, start_time
 from llmtop.children.ladder import STUCK_AFTER_S, Hands, Ladder, stop_timeout
 from llmtop.children.output import Listener, Output
 from llmtop.children.probe import Probe
-from llmtop.children.process import ChildProcess, group_alive, start_process
+from llmtop.children.process import ChildProcess, group_exists, group_member, process_state, start_process
 from llmtop.children.records import Record
 from llmtop.children.ring import Ring
 from llmtop.children.sizes import bytes_of_files
@@ -30,6 +30,7 @@ _GATHER_S, _GATHER_VAGUE_S = 0.02, 0.25  # after a line that dooms it: the next 
 _SETTLE_S = 1.0  # until a wrapper has surely run what it wraps
 _SIZES_AFTER_S = 0.05  # the log's thread is behind the ready line
 _DRAIN_S = 0.25
+_GROUP_POLL_S = 0.005
 
 
 class Child:
@@ -50,6 +51,7 @@ class Child:
         self._probe: Probe | None = None
         self._record: Record | None = None
         self._gone = asyncio.Event()
+        self._told_exit = False
         self._spoke = False
         self._ready = False
         self._asleep = False
@@ -210,12 +212,12 @@ class Child:
 
     async def _group_gone(self, pgid: int) -> None:
         begin = self._loop.time()
-        wait_s = 0.001
-        while group_alive(pgid):
+        wait_s = _GROUP_POLL_S
+        while group_exists(pgid) and (member := await asyncio.to_thread(group_member, pgid)) is not None:
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, 0.25)
             if self._ladder is not None and self._loop.time() - begin > STUCK_AFTER_S:
-                self._ladder.tell_stuck("D")
+                self._ladder.tell_stuck(process_state(member))
 
     def _close(self) -> None:
         for timer in self._timers:
@@ -377,7 +379,10 @@ class Child:
         self._tell(news.Line(self.instance, lines))
 
     def _tell(self, item: news.News) -> None:
-        self._world.sink(item)
+        """Send news; what a late timer or answer would say after ``Exited`` is of nobody any more."""
+        if not self._told_exit:
+            self._told_exit = isinstance(item, news.Exited)
+            self._world.sink(item)
 
     def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle | None:
         if self._gone.is_set():

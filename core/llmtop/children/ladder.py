@@ -79,11 +79,11 @@ class Ladder:
         """Ask it to leave; SIGKILL follows. One that is not ready reads nothing yet: it gets a signal, little time."""
         if ready:
             kill_in_s = stop_timeout(self._spec, settings, footprint_bytes)
-            self._ask(kill_in_s)
+            how = self._ask(kill_in_s)
         else:
             kill_in_s = LOADING_KILL_S
-            self._process.send(signal.SIGTERM, group=bool(self._spec.cmd))
-        self._hands.tell(news.Stopping(self._instance, kill_in_s))
+            how = self._terminate(group=bool(self._spec.cmd))
+        self._hands.tell(news.Stopping(self._instance, kill_in_s, how))
         self._hands.later(kill_in_s, self.kill)
 
     def kill(self) -> None:
@@ -105,14 +105,21 @@ class Ladder:
             self.stuck = True
             self._hands.tell(news.Stuck(self._instance, state))
 
-    def _ask(self, within_s: float) -> None:
+    def _ask(self, within_s: float) -> str:
+        """Ask a ready child, and say how."""
         if self._spec.cmd and self._spec.stop_cmd:
             self._hands.background(self._run_stop_command(within_s))
-        elif self._spec.cmd:
-            self._process.send(signal.SIGTERM, group=True)
-        elif not (self._process.write(protocol.EXIT_LINE) and self._hands.speaks()):
-            # The line alone ends one in child mode; to any other build stdin means nothing.
-            self._process.send(signal.SIGTERM, group=False)
+            return "stop-cmd"
+        if self._spec.cmd:
+            return self._terminate(group=True)
+        # The line alone ends one in child mode; to any other build stdin means nothing.
+        if self._process.write(protocol.EXIT_LINE) and self._hands.speaks():
+            return "exit line"
+        return self._terminate(group=False)
+
+    def _terminate(self, *, group: bool) -> str:
+        self._process.send(signal.SIGTERM, group=group)
+        return "SIGTERM"
 
     async def _run_stop_command(self, within_s: float) -> None:
         try:

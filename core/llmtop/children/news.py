@@ -66,6 +66,8 @@ class Stopping(News, frozen=True):
     """It was asked to leave; SIGKILL follows after ``kill_in_s`` [s]."""
 
     kill_in_s: float
+    how: str = ""
+    """``exit line``, ``SIGTERM`` or ``stop-cmd``."""
 
 
 class Killed(News, frozen=True):

@@ -6,13 +6,15 @@ Is it ready, is it ours that answers, how many slots, does it sleep, can it stil
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
 from llmtop.children.process import listener_in_group
 
+T = TypeVar("T")
 _WRONG_KEY = "not-the-key"
 _QUICK_S = 2.0
 _VERIFY_S = 30.0
@@ -49,6 +51,7 @@ class Probe:
         self._port = port
         self._key = api_key
         self._pgid = pgid
+        self._running: set[asyncio.Task[Any]] = set()
         self._health = health if health.startswith("/") else f"/{health}"
 
     async def healthy(self) -> bool:
@@ -68,7 +71,7 @@ class Probe:
     async def props(self) -> dict[str, Any] | None:
         """Its ``/props``, None if it gives none."""
         try:
-            answer = await self._client.get(f"{self._base}/props", headers=self._headers(self._key))
+            answer = await self._whole(self._client.get(f"{self._base}/props", headers=self._headers(self._key)))
             if answer.status_code == 200:
                 return msgspec.json.decode(answer.content, type=dict[str, Any])
         except (httpx.HTTPError, msgspec.MsgspecError):
@@ -82,8 +85,10 @@ class Probe:
         """
         body = {"prompt": "a", "max_tokens": 1, "n_predict": 1, "stream": False, "cache_prompt": False}
         try:
-            answer = await self._client.post(
-                f"{self._base}/v1/completions", json=body, headers=self._headers(self._key), timeout=_VERIFY_S
+            answer = await self._whole(
+                self._client.post(
+                    f"{self._base}/v1/completions", json=body, headers=self._headers(self._key), timeout=_VERIFY_S
+                )
             )
         except httpx.TimeoutException:
             return ""
@@ -94,11 +99,24 @@ class Probe:
         return f"answers {answer.status_code}: {answer.text[:200]}"
 
     async def _status(self, path: str, key: str) -> int:
+        return await self._whole(self._status_of(path, key))
+
+    async def _status_of(self, path: str, key: str) -> int:
         try:
             async with self._client.stream("GET", f"{self._base}{path}", headers=self._headers(key)) as answer:
                 return answer.status_code
         except (httpx.HTTPError, httpx.InvalidURL):
             return 0
+
+    async def _whole(self, exchange: Coroutine[Any, Any, T]) -> T:
+        """Let an exchange come to its own end, whoever waits for it.
+
+        Cancelled at the moment in which it connects, the client would lose a descriptor that stays open for good.
+        """
+        task = asyncio.get_running_loop().create_task(exchange)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
 
     @staticmethod
     def _headers(key: str) -> dict[str, str]:

@@ -128,15 +128,20 @@ class ChildProcess:
         self._on_exit()
 
 
-def group_alive(pgid: int) -> bool:
-    """The group has a member that is no zombie."""
+def group_exists(pgid: int) -> bool:
+    """The group has a member, if only a zombie. Quick; False is final, for the number may be taken anew from then on."""
     try:
         os.killpg(pgid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # macOS says so of a group of zombies
         pass
-    return any(_in_group(process, pgid) for process in psutil.process_iter())
+    return True
+
+
+def group_member(pgid: int) -> int | None:
+    """The pid of a member that is no zombie, None if there is none. Looks at every process: off the loop."""
+    return next((process.pid for process in psutil.process_iter() if _in_group(process, pgid)), None)
 
 
 def _in_group(process: psutil.Process, pgid: int) -> bool:

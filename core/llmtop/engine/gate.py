@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from llmtop.engine.driver import Engine
 from llmtop.engine.picture import STATES
 from llmtop.engine.records import Ticket
@@ -60,6 +62,8 @@ class EngineGate:
         child = self._engine.children.get(i.id)
         if not i.up or child is None or child.upstream is None:
             return STATES[i.state]
+        if i.state is Child.SLEEPING:
+            return msgspec.structs.replace(child.upstream, asleep=True)
         return child.upstream
 
     def busy(self, model: str) -> bool:

@@ -89,7 +89,7 @@ def _still_makes_room(w: World, want: room.Need) -> bool:
 
 
 def lift(w: World, but: Sequence[Instance] = ()) -> None:
-    """End the drain that belongs to a head's need, ``but`` for those that go now; an operator's or a sick child's stays."""
+    """End the drain that belongs to a head's need, ``but`` for those that go now. The operator's drain stays."""
     for i in w.drain_set:
         if i.drain == "head" and i not in but:
             i.drain = ""

@@ -157,5 +157,7 @@ def answered(rig: Rig) -> Counter[str]:
     """Request id to how many lines the access log has of it."""
     found: Counter[str] = Counter()
     for path in (rig.folder / "state" / "logs").glob("access.log*"):
-        found.update(line.split(" ")[1] for line in path.read_text(errors="replace").splitlines() if line.count(" ") > 3)
+        found.update(
+            line.split(" ")[1] for line in path.read_text(errors="replace").splitlines() if line.count(" ") > 3
+        )
     return found

@@ -30,10 +30,10 @@ def _cells(view: View, width: int) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
     bytes_drawn = 0
 
-    def run(size: float, first: str, rest: str, style: str) -> None:
+    def run(size: float, first: str, rest: str, style: str, least: int = 0) -> None:
         nonlocal bytes_drawn
         # Ends are rounded, not lengths: rounding errors do not add up along the bar.
-        end = min(width, round((bytes_drawn + size) / scale * width))
+        end = min(width, max(len(out) + least, round((bytes_drawn + size) / scale * width)))
         bytes_drawn += int(size)
         for _ in range(end - len(out)):
             out.append((first, style))
@@ -43,7 +43,7 @@ def _cells(view: View, width: int) -> list[tuple[str, str]]:
     for model in children:
         letter, band = view.letters[model.id] or "+", view.letters.band(model.id) % BANDS
         size = known(size_of(model)) or 0
-        run(size, letter, letter if view.mono or glyphs.ascii else " ", f"band{band} bold")
+        run(size, letter, letter if view.mono or glyphs.ascii else " ", f"band{band} bold", least=1)
     used = known(snapshot.memory.used)
     if used is not None:
         run(max(0, used - bytes_drawn), "-", "-", "muted")

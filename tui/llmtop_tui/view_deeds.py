@@ -1,0 +1,128 @@
+"""What the keys do to the screen alone."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from llmtop.snapshot import EventLine, LogLine, Model
+from llmtop_tui.actions import Target
+from llmtop_tui.format import clean
+from llmtop_tui.panels.log import LogPanel
+from llmtop_tui.widgets.line import Line
+from llmtop_tui.widgets.models_table import SORTS
+from llmtop_tui.widgets.pages import help_page, item_page
+
+if TYPE_CHECKING:
+    from llmtop_tui.app import LlmtopApp
+
+
+class ViewDeeds:
+    """What changes only the screen."""
+
+    def __init__(self, app: LlmtopApp) -> None:
+        self.app = app
+
+    def help(self, _: Target) -> None:
+        """The keys."""
+        app = self.app
+        app.open_page("KEYS", lambda: help_page(readonly=app.readonly, ascii=app.view.glyphs.ascii), indent=34)
+
+    def detail(self, target: Target) -> None:
+        """A page about the row; a model's page follows what happens to it."""
+        item = target.item if target.panel != "models" else target.model
+        if item is None:
+            return
+
+        def text() -> list[Line]:
+            fresh = self.app.view.model(item.id) if isinstance(item, Model) else None
+            return item_page(fresh or item, self.app.view)[1]
+
+        self.app.open_page(item_page(item, self.app.view)[0], text)
+
+    def copy(self, target: Target) -> None:
+        """A line as it stands, else a command that asks the model something."""
+        item = target.item
+        if isinstance(item, LogLine | EventLine):
+            self._copy(clean(item.text), "copied the line")
+        elif target.model is not None:
+            body = {"model": target.model.id, "messages": [{"role": "user", "content": "Hello"}]}
+            url = shlex.quote(f"{target.snapshot.url.rstrip('/')}/v1/chat/completions")
+            data = shlex.quote(msgspec.json.encode(body).decode())
+            self._copy(
+                f"curl {url} -H 'Content-Type: application/json' -d {data}",
+                f"copied a curl command for {target.model.id}",
+            )
+
+    def copy_json(self, target: Target) -> None:
+        """The row as the API tells it."""
+        item = target.item if target.item is not None else target.model
+        if item is not None:
+            self._copy(msgspec.json.format(msgspec.json.encode(item)).decode(), "copied the row as JSON")
+
+    def _copy(self, text: str, done: str) -> None:
+        self.app.copy_to_clipboard(text)
+        tool = shutil.which("pbcopy")
+        if tool:  # Terminal.app knows no OSC 52
+            self.app.run_worker(lambda: _pipe(tool, text), thread=True, exit_on_error=False)
+        self.app.tell(done)
+
+    def last(self, _: Target) -> None:
+        """The last row; the log follows its end again."""
+        panel = self.app.main.active
+        if isinstance(panel, LogPanel):
+            panel.set_follow(True)
+        else:
+            panel.move(_FAR)
+
+    def escape(self, _: Target) -> None:
+        """Undo the nearest thing that narrows the view."""
+        main = self.app.main
+        if main.active.pattern:
+            main.active.set_filter("")
+        elif main.zoomed:
+            main.zoom(None)
+        elif main.log_panel.model is not None:
+            main.log_panel.show_model(None)
+
+    def sort(self, _: Target) -> None:
+        """The next column."""
+        models = self.app.main.models
+        models.sort_by(SORTS[(SORTS.index(models.sort) + 1) % len(SORTS)])
+
+
+def _pipe(tool: str, text: str) -> None:
+    subprocess.run([tool], input=text.encode(), check=False, timeout=5)
+
+
+_FAR = 10**9
+
+SIMPLE: dict[str, Callable[[LlmtopApp], object]] = {
+    "filter": lambda app: app.main.open_filter(),
+    "next": lambda app: app.main.active.move(1),
+    "previous": lambda app: app.main.active.move(-1),
+    "reverse": lambda app: app.main.models.sort_by(app.main.models.sort),
+    "follow": lambda app: app.main.log_panel.set_follow(not app.main.log_panel.follow),
+    "wrap": lambda app: app.main.log_panel.set_wrap(not app.main.log_panel.wrap),
+    "zoom": lambda app: app.main.zoom(None if app.main.zoomed else app.main.active),
+    "pause": lambda app: app.toggle_pause(),
+    "down": lambda app: app.main.active.move(1),
+    "up": lambda app: app.main.active.move(-1),
+    "first": lambda app: app.main.active.move(-_FAR),
+    "page_down": lambda app: app.main.active.move(app.main.active.page()),
+    "page_up": lambda app: app.main.active.move(-app.main.active.page()),
+    "next_panel": lambda app: app.main.use_next(1),
+    "previous_panel": lambda app: app.main.use_next(-1),
+    "panel_models": lambda app: app.main.use(app.main.models),
+    "panel_queue": lambda app: app.main.use(app.main.queue),
+    "panel_memory": lambda app: app.main.use(app.main.chart),
+    "panel_events": lambda app: app.main.use(app.main.history),
+    "panel_log": lambda app: app.main.use(app.main.log_panel),
+    "palette": lambda app: app.open_palette(),
+}
+"""Actions that are one call to the screen."""
