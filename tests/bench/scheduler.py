@@ -1,3 +1,4 @@
+# ruff: noqa: T201  a table for a person
 """What the scheduler costs: events a second and time an event, with many models and 10,000 requests waiting.
 
 Run it by hand: ``python tests/bench/scheduler.py``.
@@ -5,7 +6,6 @@ Run it by hand: ``python tests/bench/scheduler.py``.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
@@ -18,17 +18,22 @@ RUNS = 3
 Step = tuple[ev.Event, float]
 
 
+def residents(models: int) -> int:
+    """How many children run: half of a few models, eight of many."""
+    return min(8, models // 2)
+
+
 def loaded(models: int) -> Machine:
-    """Half of ``models`` resident, the other half waited for by 10,000 requests, the head short of a slot."""
-    m = Machine(ev.Limits(models_max=max(1, models // 2), max_wait_s=None, max_queue=0))
+    """Some of ``models`` resident, the others waited for by 10,000 requests, the head short of a slot."""
+    m = Machine(ev.Limits(models_max=residents(models), max_wait_s=None, max_queue=0))
     for n in range(models):
         m.handle(ev.Configured(ev.Facts(f"m{n}", declared=1)), 0.0)
-    for n in range(models // 2):
+    for n in range(residents(models)):
         m.handle(ev.Arrived(-n - 1, f"m{n}"), 0.0)  # stays in flight: nobody is a victim
         m.handle(ev.Ready(n + 1), 1.0)
     m.handle(ev.Hold(), 2.0)  # quicker to build
     for r in range(WAITING):
-        m.handle(ev.Arrived(r, f"m{models // 2 + r % (models - models // 2)}"), 2.0)
+        m.handle(ev.Arrived(r, f"m{residents(models) + r % (models - residents(models))}"), 2.0)
     m.handle(ev.Resume(), 2.0)
     assert len(m.world.waiting) == WAITING
     return m
@@ -38,13 +43,13 @@ def granted(models: int) -> Iterator[Step]:
     """Requests for a resident model come and go."""
     for n in range(4_000):
         request, at = 10**6 + n, 3.0 + n * 1e-3
-        yield ev.Arrived(request, f"m{n % (models // 2)}"), at
+        yield ev.Arrived(request, f"m{n % (residents(models))}"), at
         yield ev.Left(request, True), at
 
 
 def queued(models: int) -> Iterator[Step]:
     """Requests join the queue and leave it."""
-    for n in range(1_000):
+    for n in range(200):
         request, at = 10**6 + n, 3.0 + n * 1e-3
         yield ev.Arrived(request, f"m{models - 1}"), at
         yield ev.Left(request), at
@@ -52,17 +57,17 @@ def queued(models: int) -> Iterator[Step]:
 
 def ticks(_: int) -> Iterator[Step]:
     """The clock asks for another look."""
-    return ((ev.Tick(), 3.0 + n) for n in range(1_000))
+    return ((ev.Tick(), 3.0 + n) for n in range(300))
 
 
 def swaps(models: int) -> Iterator[Step]:
     """A resident is evicted, gone, and the next one in the queue loads and serves all its waiters."""
-    for n in range(min(20, models // 2)):
+    for n in range(min(20, residents(models))):
         at = 3.0 + n
         yield ev.Left(-n - 1, True), at
         yield ev.Exited(n + 1), at
         yield ev.Settled(n + 1), at
-        yield ev.Ready(models // 2 + n + 1), at
+        yield ev.Ready(residents(models) + n + 1), at
 
 
 CASES: dict[str, Callable[[int], Iterator[Step]]] = {
@@ -90,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

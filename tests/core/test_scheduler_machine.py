@@ -1,9 +1,10 @@
-"""All events in all orders: nothing is ever broken on the way, and a world that behaves afterwards answers everybody."""
+"""All events in all orders: nothing is ever broken on the way, and a world that behaves then answers everybody."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -224,10 +225,10 @@ class Life(RuleBasedStateMachine):
         assert not w.machine.world.waiting
 
 
-TestLife = Life.TestCase
+TestLife = pytest.mark.timeout(7200 if NIGHTLY else 120)(Life.TestCase)
 TestLife.settings = settings(
-    max_examples=4000 if NIGHTLY else 250,
-    stateful_step_count=120 if NIGHTLY else 60,
+    max_examples=4000 if NIGHTLY else 150,
+    stateful_step_count=120 if NIGHTLY else 50,
     deadline=None,
     derandomize=not NIGHTLY,
     database=None,

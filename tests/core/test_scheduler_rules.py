@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -149,7 +150,7 @@ def test_a_sleeping_model_may_go(make: Make) -> None:
 
 
 def test_one_large_victim_is_taken_rather_than_two_small_ones(make: Make) -> None:
-    sizes = {"A": {"declared": 30}, "B": {"declared": 30}, "C": {"declared": 40}, "D": {"declared": 40}}
+    sizes: dict[str, Any] = {"A": {"declared": 30}, "B": {"declared": 30}, "C": {"declared": 40}, "D": {"declared": 40}}
     w = new(make, cap=0, budget=100, **sizes)
     for model in "ABC":
         up(w, model)
@@ -277,8 +278,9 @@ def test_late_news_of_an_instance_long_gone_does_not_touch_the_next_one(make: Ma
     for event in (ev.Ready(one), ev.Exited(one, fault), ev.Settled(one), ev.Stuck(one), ev.LoadFailed(one, fault)):
         w.stale(event)
     w.feed(ev.Ready(2))
-    for event in (ev.Exited(one, fault), ev.Sick(one, fault), ev.Slept(one), ev.Settled(2), ev.Ready(2)):
-        w.stale(event)
+    later: list[ev.Event] = [ev.Exited(one, fault), ev.Sick(one, fault), ev.Slept(one), ev.Settled(2), ev.Ready(2)]
+    for late in later:
+        w.stale(late)
 
 
 # --- rule 6: stuck
@@ -314,7 +316,7 @@ def test_an_exit_heard_again_while_the_memory_comes_back_changes_nothing(make: M
 
 
 def test_of_sets_of_one_size_and_age_the_one_with_fewest_bytes_goes(make: Make) -> None:
-    sizes = {"A": {"declared": 10}, "B": {"declared": 20}, "C": {"declared": 30}, "D": {"declared": 80}}
+    sizes: dict[str, Any] = {"A": {"declared": 10}, "B": {"declared": 20}, "C": {"declared": 30}, "D": {"declared": 80}}
     w = new(make, cap=0, budget=100, **sizes)
     for model in "ABC":
         up(w, model)

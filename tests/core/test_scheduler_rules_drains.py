@@ -71,9 +71,10 @@ def test_a_pinned_model_in_quarantine_comes_back_when_that_is_over(make: Make) -
     assert w.of("A") is not None
 
 
-def test_a_pin_goes_with_its_model(make: Make) -> None:
-    w = new(make, A={"pinned": True})
+def test_an_operators_pin_goes_with_its_model(make: Make) -> None:
+    w = new(make)
     one = up(w, "A")
+    w.feed(ev.Pin("A"))
     w.feed(ev.Evict("A"))
     w.feed(ev.Removed("A"))
     w.feed(ev.Configured(ev.Facts("A")))

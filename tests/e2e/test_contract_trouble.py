@@ -1,4 +1,4 @@
-"""Children that run out of memory, fall sick, die in the middle of an answer or never come up: told once, and replaced."""
+"""Children that run out of memory, fall sick, die in mid-answer or never come up: told once, and replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HARMLESS = [
     "W common_fit_params: failed to fit params to free device memory: n_gpu_layers already set by user to 99, abort",
     "srv    load_model: prompt cache is enabled, size limit: 8192 MiB",
     "ggml_metal_device_init: recommendedMaxWorkingSetSize  = 26800.60 MB",
-    'D srv  log_server_r: request: {"prompt": "kIOGPUCommandBufferCallbackErrorOutOfMemory, CUDA error: out of memory?"}',
+    'D srv  log_server_r: request: {"prompt": "kIOGPUCommandBufferCallbackErrorOutOfMemory? out of memory?"}',
 ]
 
 

@@ -93,12 +93,13 @@ async def _warm_up(home: House, client: httpx.AsyncClient, rng: random.Random) -
 
 async def _quiet(client: httpx.AsyncClient) -> dict[str, Any]:
     """The state a moment after the last client has gone."""
+    state: dict[str, Any] = {}
     for _ in range(100):
-        state: dict[str, Any] = (await client.get("/api/state")).json()
+        state = (await client.get("/api/state")).json()
         if not state["queue"] and not state["requests"] and not any(m["in_flight"] for m in state["models"]):
-            return state
+            break
         await asyncio.sleep(0.1)
-    return (await client.get("/api/state")).json()
+    return state
 
 
 def _judge(
@@ -159,7 +160,7 @@ def table(result: Result) -> Iterator[str]:
     yield f"{f['swaps']} swaps in {f['seconds']:g} s (seed {f['seed']}, {f['clients']} clients, cap {CAP})"
     yield f"  requests       {requests['sent']}: {requests['whole']} whole, {requests['left']} left by their client"
     yield "  errors         " + (", ".join(f"{n} {k}" for k, n in sorted(requests["errors"].items())) or "none")
-    yield "  faults         " + ", ".join(f"{n} × {k}" for k, n in sorted(f["faults"].items()))
+    yield "  faults         " + ", ".join(f"{n} times {k}" for k, n in sorted(f["faults"].items()))
     yield f"  children       at most {f['children at once']} at once in {f['samples']} samples"
     yield f"  resident       {mib(before['rss'])} before, {mib(after['rss'])} after"
     yield f"  proportional   {mib(before['pss'])} before, {mib(after['pss'])} after"

@@ -74,3 +74,9 @@ def test_wrapped_rows_hold_all_the_text() -> None:
     rows = wrap((("alpha ", "x"), ("beta gamma delta", "y")), 10, 2)
     assert all(width(row) <= 10 for row in rows)
     assert "".join(plain(row).replace(" ", "") for row in rows) == "alphabetagammadelta"
+
+
+def test_rows_are_wrapped_at_blanks_where_there_are_any() -> None:
+    rows = wrap((("drain and then unload", "x"),), 12)
+    assert [plain(row) for row in rows] == ["drain and", "then unload"]
+    assert [plain(row) for row in wrap((("a" * 25, "x"),), 10)] == ["a" * 10, "a" * 10, "a" * 5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ _SLEEP = "--sleep-idle-seconds"
 _DROPPED = ("LLAMA_API_KEY", "LLAMA_ARG_HOST", "LLAMA_ARG_PORT")
 _DROPPED_PREFIXES = ("LLAMA_ARG_MODELS_", "LLAMA_ARG_API_KEY", "LLAMA_ARG_SSL_", "LLMTOP_")
 
-_SECRET = ("--api-key", "--hf-token", "-hft", "--token", "--password")
+_SECRET = re.compile(r"-hft|--?(?:\w+-)*(?:key|token|password|secret)")
+"""Options whose value nobody is to see: names that end in key, token, password or secret."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,11 @@ def masked(argv: Sequence[str]) -> tuple[str, ...]:
         name, equals, _ = arg.partition("=")
         if hide:
             shown.append("***")
-        elif equals and name in _SECRET:
+        elif equals and _SECRET.fullmatch(name):
             shown.append(f"{name}=***")
         else:
             shown.append(arg)
-        hide = not equals and not hide and arg in _SECRET
+        hide = not equals and not hide and _SECRET.fullmatch(arg) is not None
     return tuple(shown)
 
 

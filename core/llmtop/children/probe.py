@@ -70,8 +70,11 @@ class Probe:
 
     async def props(self) -> dict[str, Any] | None:
         """Its ``/props``, None if it gives none."""
+        return await self._whole(self._props())
+
+    async def _props(self) -> dict[str, Any] | None:
         try:
-            answer = await self._whole(self._client.get(f"{self._base}/props", headers=self._headers(self._key)))
+            answer = await self._client.get(f"{self._base}/props", headers=self._headers(self._key))
             if answer.status_code == 200:
                 return msgspec.json.decode(answer.content, type=dict[str, Any])
         except (httpx.HTTPError, msgspec.MsgspecError):
@@ -83,12 +86,13 @@ class Probe:
 
         A refusal (400, 404, 501, 503) is an answer of a well child. So is no answer in time: it may be busy.
         """
+        return await self._whole(self._sick())
+
+    async def _sick(self) -> str:
         body = {"prompt": "a", "max_tokens": 1, "n_predict": 1, "stream": False, "cache_prompt": False}
         try:
-            answer = await self._whole(
-                self._client.post(
-                    f"{self._base}/v1/completions", json=body, headers=self._headers(self._key), timeout=_VERIFY_S
-                )
+            answer = await self._client.post(
+                f"{self._base}/v1/completions", json=body, headers=self._headers(self._key), timeout=_VERIFY_S
             )
         except httpx.TimeoutException:
             return ""
@@ -109,7 +113,7 @@ class Probe:
             return 0
 
     async def _whole(self, exchange: Coroutine[Any, Any, T]) -> T:
-        """Let an exchange come to its own end, whoever waits for it.
+        """Let an exchange, which raises nothing, come to its own end, whoever waits for it.
 
         Cancelled at the moment in which it connects, the client would lose a descriptor that stays open for good.
         """

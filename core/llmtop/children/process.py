@@ -129,7 +129,7 @@ class ChildProcess:
 
 
 def group_exists(pgid: int) -> bool:
-    """The group has a member, if only a zombie. Quick; False is final, for the number may be taken anew from then on."""
+    """The group has a member, if only a zombie. Quick; once False the number may be taken by others."""
     try:
         os.killpg(pgid, 0)
     except ProcessLookupError:

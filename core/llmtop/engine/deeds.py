@@ -59,6 +59,9 @@ class Deeds:
         child = self._engine.children.get(action.instance)
         if child is not None:
             child.signal = "SIGTERM" if action.loading else "exit line"
+            if child.upstream is not None:
+                # A llama-server waits some 100 ms for idle kept connections before it leaves (measured, build 10434).
+                self._engine.forget_upstream(child.upstream.key)
             self._engine.supervisor.stop(action.instance, loading=action.loading, footprint_bytes=self.footprint(child))
 
     def _kill(self, action: act.Kill) -> None:

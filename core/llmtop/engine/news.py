@@ -67,6 +67,7 @@ class NewsDesk:
 
     def _stopping(self, child: ChildRecord, item: news.Stopping) -> None:
         child.kill_at = self._engine.loop.time() + item.kill_in_s
+        child.signal = item.how or child.signal
         self._engine.changed()
 
     def _killed(self, child: ChildRecord, item: news.Killed) -> None:

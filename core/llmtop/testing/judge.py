@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmtop.scheduler import actions as act
 from llmtop.scheduler import events as ev
 
 if TYPE_CHECKING:
-    from llmtop.testing.world import Process, World
+    from llmtop.testing.world import World
 
 EPS_S = 1e-5
 """Times are sums of floats [s]."""
@@ -24,6 +25,34 @@ class Broken(AssertionError):
     """A rule does not hold."""
 
 
+@dataclass(slots=True)
+class Process:
+    """A child as it really is."""
+
+    id: int
+    model: str
+    reserved: int
+    spawned_at: float
+    state: str = "loading"
+    """``loading``, ``up``, ``asleep`` or ``settling``."""
+    told: str = ""
+    """Why it was asked to leave; empty when it was not."""
+    drain: str = ""
+    wanted_by: str = ""
+    stuck: bool = False
+    sick_since: float | None = None
+    drained_since: float = 0.0
+    ready_at: float = 0.0
+    last_used: float = 0.0
+    asked_again: bool = False
+    flying: set[int] = field(default_factory=set)
+
+    @property
+    def up(self) -> bool:
+        """It can answer."""
+        return self.state in ("up", "asleep")
+
+
 def need(holds: bool, otherwise: str) -> None:
     """Raise ``Broken`` unless a rule holds."""
     if not holds:
@@ -35,8 +64,6 @@ def need(holds: bool, otherwise: str) -> None:
 
 def _spawn(w: World, a: act.Spawn, _: ev.Event) -> None:
     """A claim is for the first in line, within cap and budget as they stand, with nothing of that model left."""
-    from llmtop.testing.world import Process
-
     need(w.of(a.model) is None, f"a second process of {a.model}")
     need(a.instance not in w.gone and a.instance not in w.processes, f"instance {a.instance} is used again")
     need(not w.closing, "a claim while shutting down")

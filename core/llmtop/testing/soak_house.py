@@ -73,7 +73,7 @@ class House:
 
 
 def dispatcher(folder: Path, real: str | None) -> Path:
-    """Write a ``llama-server`` that runs the simulated one for ``sim-…`` models and the real one, if any, for the rest."""
+    """Write a ``llama-server`` that is the simulated one for ``sim-…`` models, the real one, if any, for the rest."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "llama-server"
     simulated = f'exec {shlex.quote(sys.executable)} -IS {shlex.quote(fake_server.__file__)} "$@"'

@@ -18,8 +18,17 @@ HANG_S = 45.0
 """A request that takes longer has been forgotten by llmtop [s]."""
 
 ERRORS = frozenset(
-    "load_failed insufficient_memory load_cancelled upstream_error request_cancelled all_slots_pinned queue_full"
-    " slot_stuck server_error".split()
+    {
+        "all_slots_pinned",
+        "insufficient_memory",
+        "load_cancelled",
+        "load_failed",
+        "queue_full",
+        "request_cancelled",
+        "server_error",
+        "slot_stuck",
+        "upstream_error",
+    }
 )
 """Error types that a soak may bring about; ``server_error`` is a sick child's own."""
 

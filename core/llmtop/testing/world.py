@@ -8,7 +8,7 @@ their course and asks that everybody is answered in time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmtop.scheduler import actions as act
@@ -17,7 +17,7 @@ from llmtop.scheduler.checks import broken
 from llmtop.scheduler.machine import Machine
 from llmtop.snapshot import Failure
 from llmtop.testing import judge
-from llmtop.testing.judge import OVER, WAITING, Broken
+from llmtop.testing.judge import OVER, WAITING, Broken, Process
 
 
 class Scheduler(Protocol):
@@ -36,34 +36,6 @@ class Scheduler(Protocol):
 
 
 Check = Callable[[Any, Sequence[act.Action]], Iterable[str]]
-
-
-@dataclass(slots=True)
-class Process:
-    """A child as it really is."""
-
-    id: int
-    model: str
-    reserved: int
-    spawned_at: float
-    state: str = "loading"
-    """``loading``, ``up``, ``asleep`` or ``settling``."""
-    told: str = ""
-    """Why it was asked to leave; empty when it was not."""
-    drain: str = ""
-    wanted_by: str = ""
-    stuck: bool = False
-    sick_since: float | None = None
-    drained_since: float = 0.0
-    ready_at: float = 0.0
-    last_used: float = 0.0
-    asked_again: bool = False
-    flying: set[int] = field(default_factory=set)
-
-    @property
-    def up(self) -> bool:
-        """It can answer."""
-        return self.state in ("up", "asleep")
 
 
 @dataclass(slots=True, frozen=True)
@@ -281,7 +253,12 @@ class World:
 
     @staticmethod
     def _takes(move: ev.Event, pace: Pace) -> float:
-        names = {ev.Ready: pace.load, ev.Exited: pace.stop, ev.Settled: pace.settle, ev.Left: pace.work}
+        names: dict[type[ev.Event], float] = {
+            ev.Ready: pace.load,
+            ev.Exited: pace.stop,
+            ev.Settled: pace.settle,
+            ev.Left: pace.work,
+        }
         return names[type(move)]
 
     # --- what events make true

@@ -76,6 +76,15 @@ def title(name: str, facts: str, right: Line, cells: int, glyphs: Glyphs, *, foc
     return spread(tuple(head), tail, cells, glyphs.rule, "rule")
 
 
+def _first(text: str, room: int) -> str:
+    """The start of a text that is too long for the room, up to a blank where there is one near the end."""
+    piece = fit(text, room, ellipsis="").rstrip(" ")
+    if not text[len(piece) :].startswith(" "):
+        blank = piece.rfind(" ")
+        piece = piece[:blank] if blank > room // 2 else piece
+    return piece or text[:1]
+
+
 def wrap(line: Line, cells: int, indent: int = 0) -> list[Line]:
     """The line in rows of at most ``cells``, all but the first indented."""
     rows: list[Line] = []
@@ -83,7 +92,7 @@ def wrap(line: Line, cells: int, indent: int = 0) -> list[Line]:
     room = cells
     for text, style in line:
         while text:
-            piece = text if width_of(text) <= room else fit(text, room, ellipsis="").rstrip(" ") or text[:1]
+            piece = text if width_of(text) <= room else _first(text, room)
             current.append((piece, style))
             room -= width_of(piece)
             text = text[len(piece) :]
