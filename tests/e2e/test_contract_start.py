@@ -18,7 +18,9 @@ from llmtop.testing.rig import Rig, quiet_environment, rig
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-async def refused(one: Rig, *options: str, env: dict[str, str] | None = None, port: int | None = None) -> tuple[int, str]:
+async def refused(
+    one: Rig, *options: str, env: dict[str, str] | None = None, port: int | None = None
+) -> tuple[int, str]:
     """Start one that must not come up; gives its exit code and what it said."""
     begin = len(one.log) if (one.folder / "llmtop.log").exists() else 0
     first = one.process if hasattr(one, "process") else None
@@ -112,14 +114,13 @@ async def test_a_port_held_by_somebody_else_starts_no_child(tmp_path: Path) -> N
 
 async def test_no_llama_server_and_no_models_are_told_in_a_line_with_what_to_do(tmp_path: Path) -> None:
     write_model(tmp_path / "models", "A")
-    (tmp_path / "empty").mkdir()
-    broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\nexit 3\n")
-    broken.chmod(0o755)
     server = str(server_command(tmp_path / "bin"))
     base = [sys.executable, "-m", "llmtop", "serve", "--port", "1"]
     cases = (
-        (["--models-dir", str(tmp_path / "models"), "--llama-server", "/nowhere/llama-server"], "/nowhere/llama-server"),
+        (
+            ["--models-dir", str(tmp_path / "models"), "--llama-server", "/nowhere/llama-server"],
+            "/nowhere/llama-server",
+        ),
         (["--models-dir", str(tmp_path / "missing"), "--llama-server", server], str(tmp_path / "missing")),
         (["--models-dir", str(tmp_path / "models"), "--models-preset", "/no.ini", "--llama-server", server], "/no.ini"),
     )
