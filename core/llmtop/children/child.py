@@ -31,6 +31,7 @@ _SETTLE_S = 1.0  # until a wrapper has surely run what it wraps
 _SIZES_AFTER_S = 0.05  # the log's thread is behind the ready line
 _DRAIN_S = 0.25
 _GROUP_POLL_S = 0.005
+_SOONEST_S = 0.001  # uvloop gives what is due at once no time, and no ``when``
 
 
 class Child:
@@ -389,7 +390,7 @@ class Child:
             return None
         now = self._loop.time()
         self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > now]
-        self._timers.append(self._loop.call_later(delay_s, call))
+        self._timers.append(self._loop.call_later(max(delay_s, _SOONEST_S), call))
         return self._timers[-1]
 
     def _background(self, work: Coroutine[None, None, None]) -> None:

@@ -31,20 +31,19 @@ def ready(w: World, event: Ready, now: float) -> None:
     i.ready_active_s = w.active_s(now)
     m.load_s = i.load_s
     m.raised, m.alone, m.unwanted, m.failure = None, False, False, None
+    if w.room is None:
+        i.alone = False  # it had the machine to itself for its load
     m.loads += 1
     if m.entry is not None and not m.entry.waiters:
         queue.forget(w, m.entry)
 
 
-def slept(w: World, event: Slept, now: float) -> None:
-    """Asleep: slot and bytes stay, unless the preset says otherwise."""
+def slept(w: World, event: Slept) -> None:
+    """Asleep: slot and bytes stay; where the preset says otherwise the timers end it."""
     i = w.instances.get(event.instance)
     if i is None or i.state is not Child.LOADED:
         return
     i.state = Child.SLEEPING
-    m = w.models[i.model]
-    if m.facts.evict_on_sleep and not m.pinned_by and not w.hold and not i.in_flight:
-        queue.stop(w, i, "sleep", now)
 
 
 def woke(w: World, event: Woke) -> None:
@@ -71,6 +70,8 @@ def stuck(w: World, event: Stuck, now: float) -> None:
     m = w.models[i.model]
     if m.entry is not None:
         refusal = queue.refused(w, m, now)
+        if m.entry.operator == "pinned":
+            queue.want_back(w, m, now)
         queue.refuse_entry(w, m.entry, refusal or Refusal("slot_stuck", f"the process of {m.name} survived SIGKILL"))
 
 
@@ -82,11 +83,13 @@ def sick(w: World, event: Sick, now: float) -> None:
     m = w.models[i.model]
     again = m.sick_at is not None and now - m.sick_at <= SICK_AGAIN_S
     i.sick, i.failure, m.sick_at, m.failure = True, event.failure, now, event.failure
+    leaving = i.drain in ("operator", "removed")
     i.drain, i.drain_since = "sick", now
     w.out.append(Drain(i.id, i.model, "sick"))
     if again or not i.good:
         count_failure(w, m, event.failure, now)
-    want_back(w, m, now)
+    if not leaving:
+        queue.want_back(w, m, now)
     drained(w, i, now)
 
 
@@ -110,13 +113,16 @@ def exited(w: World, event: Exited, now: float) -> None:
     i.in_flight.clear()
     i.state, i.stuck = Child.SETTLING, False
     w.out.append(Settle(i.id, i.model))
-    if was is Child.LOADING or (i.stop_reason == "load-failed"):
+    if not i.ready_at and i.stop_reason != "unwanted":
+        m.unwanted = False
+    if was is Child.LOADING or i.stop_reason == "load-failed":
         _load_lost(w, m, i, failure or Failure("crash", "it exited before it was ready"), now)
     elif was in (Child.LOADED, Child.SLEEPING):
         m.failure = failure
         if failure is not None and now - i.ready_at < YOUNG_S and not i.sick:
             count_failure(w, m, failure, now)
-        want_back(w, m, now)
+        if i.drain not in ("operator", "removed"):
+            queue.want_back(w, m, now)
 
 
 def _load_lost(w: World, m: Model, i: Instance, failure: Failure, now: float) -> None:
@@ -124,21 +130,29 @@ def _load_lost(w: World, m: Model, i: Instance, failure: Failure, now: float) ->
     entry = m.entry
     m.failure = failure
     if entry is not None:
-        entry.claimed = 0
-        entry.head_active_s = None
+        entry.claimed, entry.head_active_s = 0, None
         entry.ports += failure.kind == "port"
-        if failure.kind == "port" and entry.ports <= PORT_TRIES:
-            return
-        beside = [o for o in w.instances.values() if o is not i and not o.stuck and not w.is_pinned(o)]
-        if failure.kind == "oom" and beside and not entry.retried:
-            entry.retried = True
-            if w.room is None:
-                m.alone = True
-            else:
-                m.raised = w.room - sum(o.reserved for o in w.instances.values() if o is not i) + 1
-            return
+    if failure.kind == "port" and (entry is None or entry.ports <= PORT_TRIES):
+        return
+    if failure.kind == "oom" and _with_more_room(w, m, i):
+        return
     count_failure(w, m, failure, now)
-    want_back(w, m, now)
+    queue.want_back(w, m, now)
+
+
+def _with_more_room(w: World, m: Model, i: Instance) -> bool:
+    """Out of memory beside others: ask for more than the room it had. False: tried before, or nobody else is there."""
+    others = [o for o in w.instances.values() if o is not i]
+    tried = m.entry.retried if m.entry is not None else (m.raised is not None or m.alone)
+    if tried or all(o.stuck or w.is_pinned(o) for o in others):
+        return False
+    if m.entry is not None:
+        m.entry.retried = True
+    if w.room is None:
+        m.alone = True
+    else:
+        m.raised = w.room - sum(o.reserved for o in others) + 1
+    return True
 
 
 def count_failure(w: World, m: Model, failure: Failure, now: float) -> None:
@@ -155,13 +169,6 @@ def count_failure(w: World, m: Model, failure: Failure, now: float) -> None:
         queue.refuse_entry(w, m.entry, told)
 
 
-def want_back(w: World, m: Model, now: float) -> None:
-    """A pinned model that crashed or is recycled is loaded again through the queue, after its quarantine."""
-    if m.pinned_by and m.broken is None and not w.closing and not m.removed:
-        m.reload_at = max(now, m.quarantined_until)
-        w.reloads.add(m.name)
-
-
 def settled(w: World, event: Settled, now: float) -> None:
     """Slot and bytes are free."""
     i = w.instances.get(event.instance)
@@ -170,6 +177,8 @@ def settled(w: World, event: Settled, now: float) -> None:
     del w.instances[i.id]
     m = w.models[i.model]
     m.instance = None
+    if m.entry is not None and m.entry.claimed == i.id:
+        m.entry.claimed, m.entry.head_active_s = 0, None
     if i.stop_since:
         m.stop_s = now - i.stop_since
     if m.removed and m.entry is None:

@@ -60,7 +60,7 @@ class Machine:
             case events.Ready():
                 children.ready(w, event, now)
             case events.Slept():
-                children.slept(w, event, now)
+                children.slept(w, event)
             case events.Woke():
                 children.woke(w, event)
             case events.LoadFailed():
@@ -120,18 +120,22 @@ def _measured(w: World, model: str, footprint: int) -> None:
     i = m.instance
     if i is not None and i.up:
         known = m.known_bytes or footprint
-        i.reserved = known if i.alone else max(i.reserved, known)
-        i.alone = False
+        i.reserved, i.alone = known, False
 
 
 def _configured(w: World, facts: events.Facts) -> None:
-    """A model is known, or known better. A pin of the operator outlives it, a pin taken out of the preset does not."""
+    """A model is known, or known better. The operator's word on its pin holds until the preset says something new."""
     m = w.models.get(facts.name)
     if m is None:
         m = w.models[facts.name] = Model(facts)
-    if m.pinned_by != "operator":
         m.pinned_by = "preset" if facts.pinned else ""
-    m.facts, m.removed, m.broken = facts, False, None
+    elif facts.pinned and not m.facts.pinned:
+        m.pinned_by = "preset"
+    elif m.pinned_by == "preset" and not facts.pinned:
+        queue.unpinned(w, m)
+    if m.broken is not None:
+        m.broken, m.failures, m.quarantined_until, m.refusal = None, 0, 0.0, None
+    m.facts, m.removed = facts, False
     m.measured = facts.measured if facts.measured is not None else m.measured
     m.load_s = m.load_s if facts.load_s is None else facts.load_s
     m.stop_s = m.stop_s if facts.stop_s is None else facts.stop_s

@@ -10,6 +10,9 @@ from llmtop.scheduler.actions import Drain, Dropped, Grant, Lift, Refuse, Spawn,
 from llmtop.scheduler.state import Child, Entry, Instance, Model, World
 from llmtop.snapshot import Failure
 
+PINNED_AGAIN_S = 60.0
+"""A pinned model that was refused for now is tried again after this long [s]."""
+
 
 def pump(w: World, now: float) -> None:
     """Do everything that can be done now: grant, refuse, claim, evict, drain."""
@@ -36,6 +39,8 @@ def _step(w: World, now: float) -> bool:
     refusal = refused(w, m, now) or room.impossible(w, m, want)
     if refusal is not None:
         refuse_entry(w, head, refusal)
+        if head.operator == "pinned" and m.broken is None and refusal.type != "model_too_large":
+            want_back(w, m, now + (refusal.retry_after_s or PINNED_AGAIN_S))
         return True
     if room.fits(w, want, list(w.instances.values())):
         _claim(w, head, m, want, now)
@@ -74,18 +79,24 @@ def _make_room(w: World, head: Entry, want: room.Need, now: float) -> bool:
     if busy:
         w.drain_for, w.drain_set = head, busy
         for victim in busy:
-            victim.drain_since = now
-            victim.drain = victim.drain or "head"
-            w.out.append(Drain(victim.id, victim.model, "max-wait", head.model))
+            if victim.up and not victim.drain:  # a load that nobody wants is given up with the set, not drained
+                victim.drain, victim.drain_since = "head", now
+                w.out.append(Drain(victim.id, victim.model, "max-wait", head.model))
     return False
 
 
 def _still_makes_room(w: World, want: room.Need) -> bool:
     """The drained set, together with what is leaving, is still enough."""
     out = {i.id for i in w.drain_set}
-    if any(w.models[i.model].pinned_by for i in w.drain_set if not i.leaving):
+    if not all(i.leaving or _goes(w, i) for i in w.drain_set):
         return False
     return room.fits(w, want, [i for i in room.staying(w) if i.id not in out])
+
+
+def _goes(w: World, i: Instance) -> bool:
+    """A member of a drained set that still is one: drained and not pinned, or a load that still nobody wants."""
+    m = w.models[i.model]
+    return not m.pinned_by and (bool(i.drain) if i.up else room.given_up(m, i))
 
 
 def lift(w: World, but: Sequence[Instance] = ()) -> None:
@@ -120,7 +131,7 @@ def stop(w: World, i: Instance, reason: str, now: float, *, wanted_by: str = "")
 
 def _claim(w: World, entry: Entry, m: Model, want: room.Need, now: float) -> None:
     """Reserve slot and bytes and start the child, in one step."""
-    reserved = room.left_for_one(w, w.instances.values()) if want.alone else want.bytes
+    reserved = room.left_for_one(w, w.instances.values()) if want.alone and w.room is not None else want.bytes
     w.serial += 1
     i = Instance(w.serial, m.name, reserved, now, alone=want.alone, last_used=now, operator=bool(entry.operator))
     w.instances[i.id] = i
@@ -141,8 +152,9 @@ def _grant_waiters(w: World, now: float) -> None:
     for i in list(w.instances.values()):
         m = w.models[i.model]
         if m.entry is not None and i.admits:
-            for request in m.entry.waiters:
+            for request, since in m.entry.waiters.items():
                 del w.waiting[request]
+                i.asked_again |= since > i.ready_at  # it came while the child was drained
                 grant(w, i, request, now)
             forget(w, m.entry)
 
@@ -163,6 +175,23 @@ def enqueue(w: World, m: Model, now: float) -> Entry:
             m.entry.claimed = m.instance.id
         w.queue[m.name] = m.entry
     return m.entry
+
+
+def want_back(w: World, m: Model, at: float) -> None:
+    """Load a pinned model again, from that time on, and not before its old process is gone."""
+    if m.pinned_by and m.broken is None and not w.closing and not m.removed:
+        m.reload_at = max(at, m.quarantined_until)
+        w.reloads.add(m.name)
+
+
+def unpinned(w: World, m: Model) -> None:
+    """A pin is gone: what was to come back for it alone does not."""
+    m.pinned_by, m.reload_at = "", None
+    w.reloads.discard(m.name)
+    if m.entry is not None and m.entry.operator == "pinned":
+        m.entry.operator = ""
+        if not m.entry.waiters:
+            forget(w, m.entry)
 
 
 def forget(w: World, entry: Entry) -> None:

@@ -7,7 +7,7 @@ from llmtop.scheduler import queue, room
 from llmtop.scheduler.actions import Cut, Refuse
 from llmtop.scheduler.children import drained
 from llmtop.scheduler.events import Arrived, Cancel, Left
-from llmtop.scheduler.state import Instance, Model, World
+from llmtop.scheduler.state import LEAVING, Instance, Model, World
 
 MANY = 4
 """``max_queue`` is for one model; all together may have this many times as much."""
@@ -44,7 +44,7 @@ def _refused(w: World, m: Model | None, event: Arrived, now: float) -> Refusal |
     if (large := room.too_large(w, m)) is not None:
         return large
     autoload = w.limits.autoload if event.autoload is None else event.autoload
-    if not autoload and m.entry is None and m.instance is None:
+    if not autoload and m.entry is None and (m.instance is None or m.instance.state in LEAVING):
         return Refusal("model_not_loaded", f"{m.name} is not loaded, and loading on request is off")
     most = w.limits.max_queue
     if most and m.entry is not None and len(m.entry.waiters) >= most:

@@ -12,7 +12,7 @@ from llmtop.scheduler.state import Child, Instance, Model, World
 GIB = 2**30
 ROUNDING_S = 1e-6
 """Sums of times are not exact: a clock that is out but for this is out."""
-EXACT_SETS = 3000
+EXACT_SETS = 300
 """Sets looked at one by one for the one with the fewest bytes; beyond that a greedy choice stands in."""
 
 
@@ -36,10 +36,10 @@ class Need:
 
 def need(w: World, m: Model) -> Need:
     """What the model has to reserve: declared or measured, else estimated, else all that pins leave."""
-    if w.budget is None:
-        return Need(0, alone=m.alone)
     known = m.known_bytes
     size = known if known is not None else m.facts.estimated
+    if w.budget is None:
+        return Need(size or 0, alone=m.alone)
     if size is None:
         return Need(0, alone=True)
     if m.raised is not None and m.raised > size:
@@ -68,7 +68,9 @@ def fits(w: World, want: Need, stay: Sequence[Instance]) -> bool:
         return False
     if want.alone:
         return all(i.stuck or w.is_pinned(i) for i in stay) and (w.room is None or left_for_one(w, stay) > 0)
-    return w.room is None or want.bytes + sum(i.reserved for i in stay) <= w.room
+    if w.room is None:
+        return not any(i.alone for i in stay)
+    return want.bytes + sum(i.reserved for i in stay) <= w.room
 
 
 def staying(w: World) -> list[Instance]:
@@ -102,7 +104,10 @@ def choose(w: World, want: Need, candidates: Sequence[Candidate]) -> tuple[Insta
     short = 0 if w.room is None else max(0, want.bytes + sum(i.reserved for i in stay) - w.room)
     ranked = sorted(candidates, key=lambda c: (c[0], c[1].id))
     size = _smallest(ranked, slots, short)
-    return None if size is None else _oldest(ranked, size, short)
+    if size is None:
+        return None
+    victims = _oldest(ranked, size, short)
+    return victims if fits(w, want, [i for i in stay if i not in victims]) else None
 
 
 def _smallest(ranked: Sequence[Candidate], slots: int, short: int) -> int | None:
@@ -120,14 +125,14 @@ def _oldest(ranked: Sequence[Candidate], size: int, short: int) -> tuple[Instanc
     end = size
     while sum(sorted((i.reserved for _, i in ranked[:end]), reverse=True)[:size]) < short:
         end += 1
-    last = ranked[end - 1][1]  # it made the difference, so every set of this rank holds it
-    others = sorted((i for _, i in ranked[: end - 1]), key=lambda i: (-i.reserved, i.id))
-    best, fewest = others[: size - 1], sum(i.reserved for i in others[: size - 1])
-    for rest in islice(combinations(others, size - 1), EXACT_SETS):
-        total = sum(i.reserved for i in rest)
-        if short <= total + last.reserved and total < fewest:
-            best, fewest = list(rest), total
-    return tuple(sorted([*best, last], key=lambda i: i.id))
+    pool = [i for rank, i in ranked if rank <= ranked[end - 1][0]]  # equal uses count as one
+    pool.sort(key=lambda i: (i.reserved, i.id))
+    best, fewest = pool[-size:], sum(i.reserved for i in pool[-size:]) + 1
+    for victims in islice(combinations(pool, size), EXACT_SETS):
+        total = sum(i.reserved for i in victims)
+        if short <= total < fewest:
+            best, fewest = list(victims), total
+    return tuple(sorted(best, key=lambda i: i.id))
 
 
 def impossible(w: World, m: Model, want: Need) -> Refusal | None:
@@ -189,7 +194,7 @@ def idle_candidates(w: World, head_active_s: float, now: float) -> list[Candidat
     for i in w.instances.values():
         m = w.models[i.model]
         if i.state is Child.LOADING:
-            if unwanted(m, i) and not m.unwanted:
+            if given_up(m, i):
                 found.append(((0, i.spawned_at), i))
         elif i.up and not i.in_flight and not m.pinned_by and i.drain in ("", "head") and not i.stuck:
             left = clock_left(w, head_active_s, i, now)
@@ -209,6 +214,7 @@ def busy_candidates(w: World, head_active_s: float, now: float) -> list[Candidat
     return found
 
 
-def unwanted(m: Model, i: Instance) -> bool:
-    """A load that nobody waits for and nobody asked for by hand."""
-    return m.entry is None and not i.operator and not m.pinned_by
+def given_up(m: Model, i: Instance) -> bool:
+    """A load that the head may end: nobody waits for it, asked for it or pinned it, and the last did not end so."""
+    wanted = m.entry is not None or i.operator or m.pinned_by
+    return i.state is Child.LOADING and not wanted and not m.unwanted

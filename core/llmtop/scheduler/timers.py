@@ -8,7 +8,7 @@ from llmtop.errors import Refusal
 from llmtop.scheduler import queue, room
 from llmtop.scheduler.children import SICK_DRAIN_S, drained
 from llmtop.scheduler.requests import cut
-from llmtop.scheduler.state import Instance, World
+from llmtop.scheduler.state import Child, Instance, World
 
 
 def due(w: World, now: float) -> None:
@@ -24,9 +24,11 @@ def due(w: World, now: float) -> None:
             drained(w, i, now)
         elif (at := _idle_end(w, i)) is not None and now >= at:
             queue.stop(w, i, "idle", now)
+        elif _sleeps_away(w, i):
+            queue.stop(w, i, "sleep", now)
     for name in sorted(w.reloads):
         m = w.models[name]
-        if m.reload_at is not None and now >= m.reload_at:
+        if m.reload_at is not None and now >= m.reload_at and m.instance is None:
             m.reload_at = None
             w.reloads.discard(name)
             if m.pinned_by:
@@ -37,7 +39,8 @@ def due(w: World, now: float) -> None:
 def next_wake(w: World, now: float) -> float | None:
     """When to look again [s]; None when only an event can change anything."""
     times = [at for i in w.instances.values() for at in _instance_times(w, i)]
-    times += [at for name in w.reloads if (at := w.models[name].reload_at) is not None]
+    coming = (w.models[name] for name in w.reloads)
+    times += [m.reload_at for m in coming if m.reload_at is not None and m.instance is None]
     head = queue.find_head(w)
     if head is not None and head.head_active_s is not None and (not w.hold or w.permit is head):
         times += _head_times(w, head.head_active_s, now)
@@ -63,9 +66,21 @@ def _drain_limit(w: World, i: Instance) -> float | None:
 def _idle_end(w: World, i: Instance) -> float | None:
     """When this child has been idle too long [s]; None when that does not apply."""
     m = w.models[i.model]
-    if m.facts.idle_unload_s is None or m.pinned_by or w.hold or not i.up or i.in_flight or i.drain:
+    if m.facts.idle_unload_s is None or not _may_go(w, i):
         return None
     return i.last_used + m.facts.idle_unload_s
+
+
+def _sleeps_away(w: World, i: Instance) -> bool:
+    """It sleeps, and the preset frees the slot of one that does."""
+    return i.state is Child.SLEEPING and w.models[i.model].facts.evict_on_sleep and _may_go(w, i)
+
+
+def _may_go(w: World, i: Instance) -> bool:
+    """Idle, unpinned, waited for by nobody, and the queue is not held."""
+    m = w.models[i.model]
+    waited_for = m.entry is not None and bool(m.entry.waiters)
+    return i.up and not (m.pinned_by or w.hold or i.in_flight or i.drain or waited_for)
 
 
 def _head_times(w: World, head_active_s: float, now: float) -> Iterator[float]:

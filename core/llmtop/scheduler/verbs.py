@@ -47,8 +47,7 @@ def load(w: World, event: Load, now: float) -> Replied:
         return Replied(changed)
     changed = m.entry is None or not m.entry.operator
     entry = queue.enqueue(w, m, now)
-    if not (event.startup and entry.waiters):
-        entry.operator = "startup" if event.startup else "operator"
+    entry.operator = (entry.operator or "startup") if event.startup else "operator"
     queue.pump(w, now)
     return Replied(changed and entry.refused is None, entry.refused)
 
@@ -114,12 +113,8 @@ def unpin(w: World, event: Unpin) -> Replied:
     m = w.models.get(event.model)
     if m is None:
         return _unknown(event.model)
-    changed, m.pinned_by, m.reload_at = bool(m.pinned_by), "", None
-    w.reloads.discard(m.name)
-    if m.entry is not None and m.entry.operator == "pinned":
-        m.entry.operator = ""
-        if not m.entry.waiters:
-            queue.forget(w, m.entry)
+    changed = bool(m.pinned_by)
+    queue.unpinned(w, m)
     return Replied(changed)
 
 

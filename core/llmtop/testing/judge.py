@@ -319,7 +319,8 @@ def _head(w: World) -> None:
         return
     m = w.machine.world.models[head]
     if w.budget is None:
-        need(m.alone, f"{head} waits while there is a slot and bytes do not count")
+        alone = m.alone or any(i.alone for i in w.machine.world.instances.values())
+        need(alone, f"{head} waits while there is a slot and bytes do not count")
         return
     size = w.known(head)
     if size is None or m.raised is not None:

@@ -19,12 +19,6 @@ def make() -> Make:
 CRASH = Failure("crash", "segfault")
 
 
-def open_fault(why: str) -> pytest.MarkDecorator:
-    """A rule that does not hold yet; the test fails as soon as it does, and the mark goes."""
-    return pytest.mark.xfail(reason=why, strict=True)
-
-
-@open_fault("rules 7, 11, 12: a load that nobody wants is drained with busy models, and its new waiter is lost")
 def test_who_comes_back_for_a_load_about_to_be_given_up_is_answered(make: Make) -> None:
     w = new(make, cap=0, budget=100, A={"declared": 40}, B={"declared": 40}, C={"declared": 70})
     up(w, "A")
@@ -36,7 +30,6 @@ def test_who_comes_back_for_a_load_about_to_be_given_up_is_answered(make: Make) 
     w.behave(Pace(load=1.0, work=5.0))
 
 
-@open_fault("rule 14: a reload that comes due opens an entry for a model whose process is stuck")
 def test_a_pinned_model_whose_process_is_stuck_still_refuses_its_requests(make: Make) -> None:
     w = new(make, A={"pinned": True})
     w.feed(ev.Load("A"))
@@ -53,7 +46,6 @@ def test_a_pinned_model_whose_process_is_stuck_still_refuses_its_requests(make: 
     assert refusals(w) == [(request, "slot_stuck")]
 
 
-@open_fault("rule 8: a reload refused once is forgotten")
 def test_a_pinned_model_comes_back_once_stranded_memory_has(make: Make) -> None:
     w = new(make, budget=100, A={"declared": 80, "pinned": True})
     one = up(w, "A")
@@ -66,7 +58,6 @@ def test_a_pinned_model_comes_back_once_stranded_memory_has(make: Make) -> None:
     assert w.of("A") is not None
 
 
-@open_fault("rule 8: a reload is forgotten when its old process gets stuck")
 def test_a_pinned_model_comes_back_once_its_stuck_process_is_gone(make: Make) -> None:
     w = new(make, A={"pinned": True})
     one = up(w, "A")
@@ -77,7 +68,6 @@ def test_a_pinned_model_comes_back_once_its_stuck_process_is_gone(make: Make) ->
     assert w.of("A") is not None
 
 
-@open_fault("rule 15: with the budget off nothing keeps others from loading beside the second try")
 def test_a_second_try_without_a_budget_loads_alone(make: Make) -> None:
     w = new(make, cap=2)
     one = up(w, "A")
@@ -90,7 +80,6 @@ def test_a_second_try_without_a_budget_loads_alone(make: Make) -> None:
     assert spawns(w) == []
 
 
-@open_fault("rule 15: the raised reservation outlives the load that succeeded")
 def test_a_measurement_after_the_second_try_ends_the_raised_reservation(make: Make) -> None:
     w = new(make, cap=0, budget=100, A={"declared": 60, "pinned": False}, B={"declared": 30})
     one = up(w, "A")
@@ -104,7 +93,6 @@ def test_a_measurement_after_the_second_try_ends_the_raised_reservation(make: Ma
     assert spawns(w) == ["A"]
 
 
-@open_fault("rule 12: requests that waited for a lifted drain do not count as asked again")
 def test_a_request_granted_after_a_drain_counts_as_asked_again(make: Make) -> None:
     w = new(make)
     busy = w.ask("A")
@@ -121,7 +109,6 @@ def test_a_request_granted_after_a_drain_counts_as_asked_again(make: Make) -> No
     assert stops(w) == []
 
 
-@open_fault("rule 3: of sets equal in size and latest use the one with fewest bytes")
 def test_of_two_models_used_at_the_same_moment_the_smaller_goes(make: Make) -> None:
     w = new(make, cap=0, budget=100, A={"declared": 60}, B={"declared": 40}, C={"declared": 30})
     w.feed(ev.Load("A"))
@@ -132,7 +119,6 @@ def test_of_two_models_used_at_the_same_moment_the_smaller_goes(make: Make) -> N
     assert stops(w) == [("B", "bytes")]
 
 
-@open_fault("autoload off: a process on its way out counts as loaded")
 def test_autoload_off_refuses_a_model_that_is_on_its_way_out(make: Make) -> None:
     w = new(make)
     one = up(w, "A")
@@ -143,7 +129,6 @@ def test_autoload_off_refuses_a_model_that_is_on_its_way_out(make: Make) -> None
     leave(w, one)
 
 
-@open_fault("rule 8: a child that fell asleep while the queue was held is forgotten")
 def test_evict_on_sleep_is_made_up_for_after_a_hold(make: Make) -> None:
     w = new(make, A={"evict_on_sleep": True})
     one = up(w, "A")
@@ -153,7 +138,6 @@ def test_evict_on_sleep_is_made_up_for_after_a_hold(make: Make) -> None:
     assert stops(w) == [("A", "sleep")]
 
 
-@open_fault("rule 13: with the budget off nothing is reserved, so residents count nothing once it is on")
 def test_a_budget_that_is_switched_on_counts_who_runs_already(make: Make) -> None:
     w = new(make, cap=0, A={"declared": 80}, B={"declared": 80})
     up(w, "A")
@@ -162,7 +146,6 @@ def test_a_budget_that_is_switched_on_counts_who_runs_already(make: Make) -> Non
     assert spawns(w) == []
 
 
-@open_fault("rule 17: an unpin is to last until restart, a reload of the preset ends it")
 def test_an_operators_unpin_outlives_a_reload(make: Make) -> None:
     w = new(make, A={"pinned": True})
     w.feed(ev.Unpin("A"))
@@ -170,7 +153,6 @@ def test_an_operators_unpin_outlives_a_reload(make: Make) -> None:
     assert not w.machine.world.models["A"].pinned_by
 
 
-@open_fault("rule 15: the quarantine outlives the change of the preset that ends a bad argument")
 def test_a_changed_preset_ends_a_bad_argument_at_once(make: Make) -> None:
     w = new(make)
     w.ask("A")
@@ -181,7 +163,6 @@ def test_a_changed_preset_ends_a_bad_argument_at_once(make: Make) -> None:
     assert spawns(w) == ["A"]
 
 
-@open_fault("rule 17: a pinned model that the operator evicts comes back if it falls sick while it drains")
 def test_an_evicted_model_that_falls_sick_while_it_drains_stays_away(make: Make) -> None:
     w = new(make, A={"pinned": True})
     one = up(w, "A")
@@ -194,7 +175,6 @@ def test_an_evicted_model_that_falls_sick_while_it_drains_stays_away(make: Make)
     assert w.of("A") is None
 
 
-@open_fault("rule 8: a pin taken out of the preset leaves its reload in the queue")
 def test_a_pin_taken_out_of_the_preset_takes_its_reload_along(make: Make) -> None:
     w = new(make, A={"pinned": True})
     one = up(w, "A")
@@ -205,7 +185,6 @@ def test_a_pin_taken_out_of_the_preset_takes_its_reload_along(make: Make) -> Non
     assert of(w, act.Spawn) == []
 
 
-@open_fault("rule 15: a port taken under a load that nobody waits for any more counts as a failure")
 def test_a_taken_port_never_counts_as_a_failure(make: Make) -> None:
     w = new(make)
     w.feed(ev.Left(w.ask("A")))
@@ -215,7 +194,6 @@ def test_a_taken_port_never_counts_as_a_failure(make: Make) -> None:
     assert request in w.waiting()
 
 
-@open_fault("rule 7: a load that failed is not one that was cancelled")
 def test_after_a_failed_load_an_unwanted_one_may_be_cancelled_again(make: Make) -> None:
     w = new(make)
     w.feed(ev.Left(w.ask("A")))
