@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,13 +159,14 @@ def start_llmtop(
 
 
 @contextlib.contextmanager
-def running(*servers: Server) -> Iterator[tuple[Server, ...]]:
-    """Stop them at the end."""
-    try:
-        yield servers
-    finally:
-        for server in servers:
-            server.stop()
+def running(*starters: Callable[[], Server]) -> Iterator[tuple[Server, ...]]:
+    """Start servers one after the other, and stop them all at the end."""
+    with contextlib.ExitStack() as stack:
+        started: list[Server] = []
+        for starter in starters:
+            started.append(starter())
+            stack.callback(started[-1].stop)
+        yield tuple(started)
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,9 @@ def spread(values: Sequence[float]) -> tuple[str, str, str]:
 def whole(folder: Path, models: Path, rounds: int) -> Table:
     """Whole swaps, in turns."""
     taken: dict[str, list[float]] = {"child alone, spawn to ready": [], "llama.cpp router": [], "llmtop": []}
-    pair = (servers.start_llmtop(folder, models, 1), servers.start_router(folder, models, 1))
-    with servers.running(*pair):
+    with servers.running(
+        lambda: servers.start_llmtop(folder, models, 1), lambda: servers.start_router(folder, models, 1)
+    ) as pair:
         for server in pair:
             answered_ms(server, MODELS[1])
         for number in range(rounds):
@@ -123,7 +124,7 @@ def seen_from_outside(folder: Path, models: Path, rounds: int) -> list[Table]:
     """What passes between exit and spawn, and llmtop's own account of the same swaps."""
     script, notes = servers.noting_wrapper(folder)
     table = Table("A swap of llmtop's, seen from outside", ("", "median ms", "min", "max"))
-    with servers.running(servers.start_llmtop(folder, models, 1, server=str(script))) as (server,):
+    with servers.running(lambda: servers.start_llmtop(folder, models, 1, server=str(script))) as (server,):
         answered_ms(server, MODELS[1])
         gaps = [one_gap(server, MODELS[number % 2], notes) for number in range(rounds)]
         account: list[dict[str, Any]] = server.asked("/api/swaps")["swaps"][-rounds:]

@@ -110,10 +110,24 @@ async def test_a_head_that_is_too_large_is_a_431(place: House, raw: bytes) -> No
     assert (reply.status, reply.error["type"]) == (431, "headers_too_large")
 
 
-@pytest.mark.parametrize("extra", [b"Upgrade: websocket\r\nConnection: Upgrade\r\n", b"Upgrade: h2c\r\n"])
-async def test_upgrades_are_refused(place: House, extra: bytes) -> None:
+@pytest.mark.parametrize("value", [b"websocket", b"h2c, websocket", b"TLS/1.0", b"h2c\r\nUpgrade: websocket"])
+async def test_upgrades_are_refused(place: House, value: bytes) -> None:
+    extra = b"Upgrade: " + value + b"\r\nConnection: Upgrade\r\n"
     reply = await place.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n" + extra + b"\r\n")
     assert (reply.status, reply.error["type"]) == (501, "not_implemented")
+
+
+@pytest.mark.parametrize("value", ["h2c", "H2C"])
+async def test_an_offer_of_http_2_is_answered_in_http_1_1(place: House, value: str) -> None:
+    """What Java's client sends with every first request."""
+    headers = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {value}\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+    client = await place.client()
+    for _ in range(2):
+        await client.send(request("POST", "/v1/completions", {"model": "A", "prompt": "x"}, headers))
+        assert (await client.reply()).status == 200
+    for seen in place.child.requests:
+        assert not {"upgrade", "http2-settings", "connection"} & set(seen.headers)
+        assert seen.body == b'{"model":"A","prompt":"x"}'
 
 
 @pytest.mark.parametrize(

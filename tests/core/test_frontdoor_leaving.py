@@ -136,7 +136,7 @@ async def test_a_drained_answer_can_still_be_cut(place: House) -> None:
     await client.head()
     client.writer.write_eof()
     await until(lambda: not place.door.connections)
-    place.gate.tickets[0].cut.set_result("killed")
+    place.gate.tickets[0].cut.set_result(Refusal("upstream_error", "killed"))
     await asyncio.wait_for(place.child.gone.wait(), 1)
     await place.quiet()
 
@@ -316,6 +316,29 @@ async def test_slow_heads_and_idle_connections_are_closed(place: House, monkeypa
     await slow.send(b"GET /health HTTP/1.1\r\n")
     assert await slow.ended()
     assert await idle.ended()
+
+
+@pytest.mark.parametrize(("first", "drop"), [(b"GET /health HTTP/1.1\r\nX: ", b"x"), (b"", b"\r\n"), (b"\r", b"\n\r")])
+async def test_a_head_that_drips_does_not_hold_its_connection(
+    place: House, monkeypatch: pytest.MonkeyPatch, first: bytes, drop: bytes
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.15)
+    monkeypatch.setattr(connections, "IDLE_S", 0.15)
+    client = await place.client()
+    await client.send(first + drop)
+
+    async def drip() -> None:
+        while True:
+            await asyncio.sleep(0.03)
+            await client.send(drop)
+
+    dripping = asyncio.create_task(drip())
+    try:
+        assert await asyncio.wait_for(client.ended(), 2)
+    finally:
+        dripping.cancel()
+        await asyncio.gather(dripping, return_exceptions=True)
+    await until(lambda: not place.door.connections)
 
 
 async def test_bytes_behind_a_request_are_bounded_and_end_the_connection_after_its_answer(place: House) -> None:

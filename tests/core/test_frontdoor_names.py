@@ -265,6 +265,25 @@ def test_a_form_may_be_cut_anywhere(cut: int) -> None:
     assert (found.model, found.stream) == ("\r\nA\r\n", True)
 
 
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ('form-data; name="file"; filename="a; name=model"', ""),
+        ('form-data; filename="a; name=model"; name="file"', ""),
+        ('form-data; filename="a\\"; name=\\"model"; name="file"', ""),
+        ('form-data; filename="x"; name="model"', "A"),
+        ("form-data; name=model", "A"),
+        ('form-data ; NAME = "model" ; filename=x', "A"),
+        ('form-data; xname="model"', ""),
+        ('form-data; name="model', ""),
+    ],
+)
+def test_a_fields_name_is_read_outside_of_quotes_only(line: str, field: str) -> None:
+    body = f"--b\r\nContent-Disposition: {line}\r\n\r\nA\r\n--b--\r\n".encode()
+    found = names.peek(body, b"multipart/form-data; boundary=b")
+    assert (found.model or "") == field
+
+
 def test_a_form_with_two_models_is_refused() -> None:
     with pytest.raises(Refused, match="several"):
         peek(form({"model": b"A"})[:-8] + form({"model": b"B"}), b"multipart/form-data; boundary=XX")

@@ -333,50 +333,6 @@ async def test_the_gates_refusal_is_the_answer(place: House) -> None:
     await place.quiet()
 
 
-async def test_a_cut_before_the_answer_is_a_502_and_closes_the_childs_connection(place: House) -> None:
-    hang = asyncio.Event()
-
-    async def script(_q: Request, r: asyncio.StreamReader, _w: asyncio.StreamWriter) -> None:
-        hang.set()
-        await r.readexactly(1)
-
-    place.child.script = script
-    client = await place.client()
-    await client.send(request("POST", PATH, ASK))
-    await hang.wait()
-    place.gate.tickets[0].cut.set_result("killed by the operator")
-    reply = await client.reply()
-    assert (reply.status, reply.error["type"]) == (502, "upstream_error")
-    assert "killed by the operator" in reply.error["message"]
-    await asyncio.wait_for(place.child.gone.wait(), 5)
-    await place.quiet()
-
-
-async def test_a_cut_stream_ends_with_an_error_event(place: House) -> None:
-    async def script(_q: Request, r: asyncio.StreamReader, w: asyncio.StreamWriter) -> None:
-        w.write(SSE_HEAD + chunk(b"data: 1\n\n"))
-        await r.readexactly(1)
-
-    place.child.script = script
-    client = await place.client()
-    await client.send(request("POST", PATH, STREAM))
-    await client.head()
-    assert await client.chunk() == b"data: 1\n\n"
-    place.gate.tickets[0].cut.set_result("drain timeout")
-    assert b"drain timeout" in await client.chunk()
-    assert await client.ended()
-    await place.quiet()
-
-
-async def test_a_compute_error_is_told_to_the_gate(place: House) -> None:
-    body = b'{"error":{"code":500,"message":"Compute error.","type":"server_error"}}'
-    place.child.script = plain("500 Internal Server Error", body)
-    reply = await place.ask("POST", PATH, ASK)
-    assert (reply.status, reply.body) == (500, body)
-    await place.quiet()
-    assert place.gate.tickets[0].closed == [(500, True)]
-
-
 async def test_a_fault_inside_is_a_500_and_leaves_nothing_behind(
     place: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,23 +25,28 @@ class Catalog(msgspec.Struct, frozen=True):
         models: By id, in the order in which they are shown.
         problems: Faults with their place; each took at most one model down.
         warnings: What was left out or is worth knowing, one line each.
+        preset_faults: Those of the problems that stand in the preset file itself, whatever lies on disk.
     """
 
     models: dict[str, ModelSpec]
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
+    preset_faults: tuple[Problem, ...] = ()
 
 
 _LONG = {name: f"--{name}" for name in SOURCES} | {"model": "-m"}
 
 
-def build_catalog(settings: Settings, table: OptionTable | None, *, env: Mapping[str, str] | None = None) -> Catalog:
+def build_catalog(
+    settings: Settings, table: OptionTable | None, *, env: Mapping[str, str] | None = None, refuse: bool = True
+) -> Catalog:
     """Find all models and read their presets.
 
     Args:
         settings: The settings, ``child_args`` as ``preset.split_child_args`` left them.
         table: The options of the llama-server; None when it is not known.
         env: Environment that says where caches are; the process's own if None.
+        refuse: More models for the start than the cap allows are an error; else a problem among others.
 
     Returns:
         The catalogue.
@@ -78,8 +83,11 @@ def build_catalog(settings: Settings, table: OptionTable | None, *, env: Mapping
             f"no models: {place} holds no .gguf file; name a folder with --models-dir or a preset with --models-preset"
         )
     warnings += [*cache_warnings(settings, models), *_contradictions(settings, models)]
-    _refuse_too_many(settings, models)
-    return Catalog(models, (*problems, *presets.problems), tuple(warnings))
+    if too_many := _too_many(settings, models):
+        if refuse:
+            raise ConfigError(too_many)
+        problems.append(Problem(settings.models_preset, 0, *too_many.split(": ", 1)))
+    return Catalog(models, (*problems, *presets.problems), tuple(warnings), tuple(presets.problems))
 
 
 def _presets(settings: Settings, table: OptionTable | None) -> Presets:
@@ -255,13 +263,15 @@ def _unique(models: dict[str, ModelSpec], presets: Presets) -> tuple[dict[str, M
     }, warnings
 
 
-def _refuse_too_many(settings: Settings, models: Mapping[str, ModelSpec]) -> None:
+def _too_many(settings: Settings, models: Mapping[str, ModelSpec]) -> str:
+    """Why the start-up loads cannot be; empty when they can."""
     wanted = sum(spec.load_on_startup for spec in models.values())
-    if settings.models_max and wanted > settings.models_max:
-        raise ConfigError(
-            f"number of models to load on startup ({wanted}) exceeds models_max ({settings.models_max}): "
-            "raise --models-max, or take load-on-startup from some"
-        )
+    if not settings.models_max or wanted <= settings.models_max:
+        return ""
+    return (
+        f"number of models to load on startup ({wanted}) exceeds models_max ({settings.models_max}): "
+        "raise --models-max, or take load-on-startup from some"
+    )
 
 
 def _contradictions(settings: Settings, models: Mapping[str, ModelSpec]) -> list[str]:

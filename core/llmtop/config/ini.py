@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from llmtop.config.remedies import remedy
 from llmtop.errors import ConfigError
 
 
@@ -32,7 +33,7 @@ class Problem(msgspec.Struct, frozen=True):
         path: File, or folder.
         line: Line in it, 0 where that says nothing.
         text: What is wrong.
-        remedy: What to do; empty when the text says it.
+        remedy: What to do; empty takes the one that ``remedies`` has for such a text.
     """
 
     path: str
@@ -42,7 +43,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}" if self.line else self.path
-        return f"{place}: {self.text}" + (f" ({self.remedy})" if self.remedy else "")
+        helps = self.remedy or remedy(self.text)
+        return f"{place}: {self.text}" + (f"; {helps}" if helps else "")
 
 
 def read_ini(path: str) -> tuple[list[Section], list[Problem]]:

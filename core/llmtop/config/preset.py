@@ -173,7 +173,12 @@ class _Reader:
         self._presets.warnings.append(f"{self.draft.path}:{entry.line}: [{self.draft.name}] {text}")
 
     def _fault(self, entry: Entry, text: str) -> None:
-        self._presets.problems.append(Problem(self.draft.path, entry.line, f"[{self.draft.name}] {text}"))
+        what, colon, helps = text.rpartition(": ")
+        if colon and helps.startswith(("write", "it begins")):
+            problem = Problem(self.draft.path, entry.line, f"[{self.draft.name}] {what}", helps)
+        else:
+            problem = Problem(self.draft.path, entry.line, f"[{self.draft.name}] {text}")
+        self._presets.problems.append(problem)
         if not self._star:
             self.draft.problem = self.draft.problem or text
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from llmtop.config.discovery import Catalog, build_catalog
-from llmtop.config.ini import Section, read_ini
+from llmtop.config.ini import Problem, Section, read_ini
 from llmtop.config.options import settle
 from llmtop.config.preset import split_child_args, star_settings
 from llmtop.config.server import Server, find_server
 from llmtop.config.spec import Settings
-from llmtop.errors import StartError
+from llmtop.errors import ConfigError, StartError
 
 
 class DemoInfo(msgspec.Struct, frozen=True):
@@ -83,20 +83,34 @@ def resolve(
     settings = msgspec.structs.replace(settings, child_args=tuple(child.args))
     server, missing = _server(settings, env)
     catalog = build_catalog(settings, server, env=env)
-    needs = any(not spec.cmd for spec in catalog.models.values()) or not catalog.models
-    if missing is not None and needs and need_server:
-        raise missing
+    made = Configuration(settings, catalog, server, None, dict(flags), dict(env), tuple(child_args))
     notes = [*settings.warnings, *child.warnings, *map(str, catalog.problems), *catalog.warnings]
-    if missing is not None and needs:
+    if missing is not None and made.needs_server:
+        if need_server:
+            raise missing
         notes.append(str(missing))
-    settings = msgspec.structs.replace(settings, warnings=tuple(dict.fromkeys(notes)))
-    return Configuration(settings, catalog, server, None, dict(flags), dict(env), tuple(child_args))
+    return replace(made, settings=msgspec.structs.replace(settings, warnings=tuple(dict.fromkeys(notes))))
 
 
 def reload(configuration: Configuration) -> Configuration:
-    """Read presets and folders again, with the options of the start. Raises as ``resolve``; the old one stays good."""
+    """Read presets and folders again, with the options of the start.
+
+    Raises:
+        ConfigError: The preset file got a fault that it did not have: half a file must not take models away. The
+            configuration of before stays good.
+        StartError: As ``resolve``.
+    """
     fresh = resolve(configuration.flags, configuration.env, configuration.child_args)
+    known = {_same(fault) for fault in configuration.catalog.preset_faults}
+    if new := [fault for fault in fresh.catalog.preset_faults if _same(fault) not in known]:
+        more = f" (and {len(new) - 1} more: llmtop check tells all)" if len(new) > 1 else ""
+        raise ConfigError(f"{new[0]}{more}")
     return replace(fresh, demo=configuration.demo)
+
+
+def _same(fault: Problem) -> str:
+    """A fault without the lines in it, which move when others are put in above."""
+    return fault.text.partition(" was begun in line ")[0]
 
 
 def _server(settings: Settings, env: Mapping[str, str]) -> tuple[Server | None, StartError | None]:

@@ -168,6 +168,8 @@ ROWS: tuple[Row, ...] = (
         help="Largest request. Default 256MiB."),
     Row("models-autoload", "autoload", parse_bool, ("LLAMA_ARG_MODELS_AUTOLOAD",), "", _OTHER, switch=True,
         off_switch=True, help="Load a model when a request names it. Default on."),
+    Row("watch", "watch", parse_bool, panel=_OTHER, switch=True, off_switch=True,
+        help="Read the configuration again when preset file or models folder change. Default: only the preset file."),
     Row("readonly", "readonly", parse_bool, panel=_OTHER, switch=True,
         help="No keys that change anything on the screen."),
     Row("state-dir", "state_dir", _folder, (), "DIR", _OTHER,

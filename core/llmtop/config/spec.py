@@ -69,6 +69,8 @@ class Settings(msgspec.Struct, frozen=True):
         cache_ram_mib: Total prompt cache of all children [MiB]; 0 off, -1 no limit.
         max_queue: Requests that may wait for one model [1]; 0 = no limit. Four times that for all models together.
         child_args: Arguments after ``--``, for every child.
+        watch: Read the configuration again when it changes: True for preset file and models folder, None for the preset
+            file alone, False for neither.
         warnings: What the configuration got wrong without being refused, one line each; shown at the start and as events.
     """
 
@@ -99,5 +101,6 @@ class Settings(msgspec.Struct, frozen=True):
     readonly: bool = False
     state_dir: str = ""
     record: str = ""
+    watch: bool | None = None
     child_args: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -99,7 +99,7 @@ class Ticket:
         self.id = str(serial)
         self.model, self.path, self.client, self.stream = model, path, client, stream
         self.granted: Future[Grant] = loop.create_future()
-        self.cut: Future[str] = loop.create_future()
+        self.cut: Future[Refusal] = loop.create_future()
         self.arrived_at = now
         self.granted_at: float | None = None
         self.instance: int | None = None
@@ -124,7 +124,7 @@ class Ticket:
     def end(self, refusal: Refusal) -> None:
         """End it though it was granted."""
         if not self.cut.done():
-            self.cut.set_result(refusal.message)
+            self.cut.set_result(refusal)
 
     def close(self, status: int, *, compute_error: bool = False) -> None:
         """The answer is whole, the client left (499), or the child broke it (502)."""

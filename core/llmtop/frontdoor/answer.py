@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http
+import math
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ import msgspec
 
 from llmtop.errors import Refusal
 from llmtop.frontdoor.head import RequestHead
+from llmtop.frontdoor.tap import Tap
 
 _STATUS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in http.HTTPStatus}
 _SSE = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
@@ -163,6 +165,13 @@ class Answer:
             self._out.send(self.frame(event))
         self._out.cut(reset=self._until_close)
 
+    def late(self, status: int, tap: Tap) -> None:
+        """Give what was held back, to the client of a stream that had begun before its child answered otherwise."""
+        if status == 200:
+            self._out.send(self.frame(tap.event()) + self.tail())
+        else:
+            self.end_with_error(error_of_child(status, tap.body))
+
     def wait(self) -> None:
         """Tell the client of a stream that its request still waits."""
         out = b""
@@ -175,7 +184,7 @@ class Answer:
 def _refusal_headers(refusal: Refusal) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", b"application/json")]
     if refusal.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, round(refusal.retry_after_s))))
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(refusal.retry_after_s))))
     if refusal.type == "unauthorized":
         headers.append((b"www-authenticate", b"Bearer"))
     if refusal.type == "method_not_allowed":

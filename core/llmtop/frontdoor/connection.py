@@ -106,8 +106,8 @@ class ClientConnection(asyncio.Protocol):
         """Called by the loop."""
         if self._discarding or self._closed:
             return
-        if not self._buffer or self.exchange is not None:  # a head's time runs from its first byte
-            self._since = self.door.loop.time()
+        if self.exchange is not None or (not self._buffer and data.strip(b"\r\n")):
+            self._since = self.door.loop.time()  # a head's time runs from its first byte; empty lines are none
         self._buffer = self._buffer + data if self._buffer else data
         self._advance()
 

@@ -1,4 +1,4 @@
-"""What the front door asks of the core: a name made an id, and leave to talk to a child. Nothing else passes between them."""
+"""What the front door asks of the core: a name made an id, and leave to talk to a child. Nothing else passes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Protocol
 
 import msgspec
 
+from llmtop.errors import Refusal
+
 
 class Upstream(msgspec.Struct, frozen=True):
     """One child instance (or the control API) as a place to connect to.
 
     Args:
-        key: Identity of the connection pool; a new child instance has a new key, so a pooled connection never reaches its successor.
+        key: Identity of the connection pool; a new child instance has a new key, so that a pooled connection never
+            reaches its successor.
         host: Loopback address; empty for a Unix socket.
         port: TCP port.
         uds: Path of a Unix socket; empty for TCP.
@@ -58,16 +61,19 @@ class Ticket(Protocol):
         ...
 
     @property
-    def cut(self) -> Future[str]:
-        """Done, with a reason in words, when the core ends this granted request (kill, sick child, drain timeout): answer 502."""
+    def cut(self) -> Future[Refusal]:
+        """Done, with what its client is told, when the core ends this granted request (kill, cancel, sick child …)."""
         ...
 
     def close(self, status: int, *, compute_error: bool = False) -> None:
-        """The child's answer is whole, or the client has left (499), or it broke (502). To be called exactly once; later calls do nothing.
+        """The child's answer is whole, the client has left (499), or the child broke it (502).
+
+        To be called exactly once; later calls do nothing.
 
         Args:
-            status: HTTP status of the child's answer; 499 when the client left first, 502 when the child broke the connection.
-            compute_error: The body of a 500 said ``Compute error.``
+            status: HTTP status of the child's answer (500 for a stream that ended with ``Compute error.``); 499 when
+                the client left first, 502 when the child broke the connection.
+            compute_error: The answer said ``Compute error.``: in the body of a 500, or as the last event of a stream.
         """
         ...
 
@@ -96,7 +102,11 @@ class Gate(Protocol):
         ...
 
     def observe(self, model: str) -> Upstream | str:
-        """Where a GET that must not load, wake or refresh may go: the child while it is LOADED or SLEEPING, else the model's state in a word."""
+        """Where a GET that must not load, wake or refresh may go.
+
+        Returns:
+            The child while it is LOADED or SLEEPING, else the model's state in a word.
+        """
         ...
 
     def busy(self, model: str) -> bool:
@@ -108,7 +118,27 @@ class Gate(Protocol):
         ...
 
     def finished(
-        self, *, request: str, model: str, path: str, status: int, queue_ms: int, load_ms: int, total_ms: float
+        self,
+        *,
+        request: str,
+        model: str,
+        path: str,
+        status: int,
+        queue_ms: int,
+        load_ms: int,
+        total_ms: float,
+        tokens: int = 0,
     ) -> None:
-        """One line for the access log and the metrics, after each relayed answer."""
+        """One line for the access log and the metrics, after each request that was let in.
+
+        Args:
+            request: ``Ticket.id``.
+            model: Its model.
+            path: As asked for.
+            status: What the client was told; 499 when it left.
+            queue_ms: From arrival to grant, refusal or leaving [ms].
+            load_ms: The load's part of that [ms].
+            total_ms: From arrival to the end [ms].
+            tokens: Tokens generated, as the answer tells; 0 where it does not.
+        """
         ...

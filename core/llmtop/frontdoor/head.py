@@ -20,6 +20,8 @@ _HEAD = re.compile(
     + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n"
 )
 _DIGITS = re.compile(rb"[0-9]{1,15}")
+_IGNORED_UPGRADE = re.compile(rb"h2c", re.IGNORECASE)
+"""Java's client offers it first and is content with HTTP/1.1: a server may ignore an upgrade (RFC 9110, 7.8)."""
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 
@@ -104,7 +106,7 @@ def parse(raw: bytes) -> RequestHead:
     try:
         parser.feed_data(raw)
     except httptools.HttpParserUpgrade:
-        pass  # the Upgrade check below answers it; CONNECT ends as an unknown route
+        pass  # all headers are read by now; the check below judges an upgrade, CONNECT ends as an unknown route
     except httptools.HttpParserError as error:
         raise bad(f"malformed request head: {error}") from None
     head.method = parser.get_method().decode("ascii")
@@ -126,7 +128,7 @@ def _check(head: RequestHead) -> None:
             one[name] = value
         elif name == b"connection":
             connection += b"," + value.lower()
-        elif name == b"upgrade":
+        elif name == b"upgrade" and not _IGNORED_UPGRADE.fullmatch(value):
             raise bad("upgrades are not supported", type_="not_implemented")
     host = one.get(b"host")
     if (host is None and head.minor == 1) or (host and not _HOST.fullmatch(host)):

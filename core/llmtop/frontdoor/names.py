@@ -239,7 +239,17 @@ class JsonScanner:
             return ""
 
 
-_DISPOSITION = re.compile(rb'^content-disposition:[^\r\n]*;\s*name="?([^";\r\n]*)"?', re.IGNORECASE | re.MULTILINE)
+_DISPOSITION = re.compile(rb"^content-disposition:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_PARAMETER = re.compile(rb';[ \t]*([^=;" \t]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*+)"|([^;"]*))')
+
+
+def _field_name(head: bytes) -> str:
+    """The name of a form's field by the head of its part; what looks like one inside a quoted file name is none."""
+    line = _DISPOSITION.search(head.lstrip())
+    for parameter in _PARAMETER.finditer(line[1]) if line else ():
+        if parameter[1].lower() == b"name":
+            return str(parameter[2] or (parameter[3] or b"").strip(), "utf-8", "replace")
+    return ""
 
 
 class MultipartScanner:
@@ -271,8 +281,7 @@ class MultipartScanner:
                 if len(kept) > 16384:
                     raise bad("a form field has a head larger than 16384 bytes")
                 return False
-            match = _DISPOSITION.search(bytes(kept[:end]).lstrip())
-            self._field = match[1].decode("utf-8", "replace") if match else ""
+            self._field = _field_name(bytes(kept[:end]))
             del kept[: end + 2]  # the empty line's end may begin the next boundary
             self._state = "value" if self._field in ("model", "stream") else "seek"
             return True

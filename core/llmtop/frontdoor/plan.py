@@ -31,6 +31,7 @@ class Plan(msgspec.Struct, frozen=True):
         autoload: ``?autoload=``.
         body_max: Largest body [bytes].
         remember: Keep the answer for ``LastKnown``.
+        generates: A good answer tells how many tokens were generated.
     """
 
     target: bytes
@@ -42,6 +43,7 @@ class Plan(msgspec.Struct, frozen=True):
     autoload: bool | None = None
     body_max: int = 0
     remember: bool = False
+    generates: bool = False
 
 
 class Client(Protocol):

@@ -35,6 +35,7 @@ def plan(shared: Shared, head: RequestHead, route: Route, answer: Answer) -> Pla
             query_model=query.get("model", ""),
             autoload=routes.autoload_of(query),
             body_max=shared.settings.max_body,
+            generates=route.generates,
         )
     if route.kind is Kind.UPSTREAM:
         return _upstream(shared, head)

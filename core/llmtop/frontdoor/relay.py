@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from llmtop.errors import Refusal, Refused
 from llmtop.frontdoor import head as heads
 from llmtop.frontdoor import names
-from llmtop.frontdoor.answer import Answer, error_of_child
+from llmtop.frontdoor.answer import Answer
 from llmtop.frontdoor.body import Spool
 from llmtop.frontdoor.gate import Grant, Ticket, Upstream
 from llmtop.frontdoor.last_known import Known
 from llmtop.frontdoor.plan import Client, Plan, Shared, too_large
-from llmtop.frontdoor.tap import Tap
+from llmtop.frontdoor.tap import Tail, Tap
 from llmtop.frontdoor.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Exchange:
         self._retried = False
         self._child_head = False
         self._draining = False
-        self._tap: Tap | None = None
+        self._tap: Tap | Tail | None = None
         shared.exchanges.add(self)
 
     @property
@@ -86,12 +86,8 @@ class Exchange:
         if self._received > self._plan.body_max:
             return self.refuse(too_large(self._plan.body_max))
         connection, spool = self._connection, self._spool
-        if (
-            connection is not None
-            and not connection.full
-            and spool.sent == spool.size
-            and self._received > heads.HEAD_BYTES_MAX
-        ):
+        streams = connection is not None and not connection.full and self._received > heads.HEAD_BYTES_MAX
+        if connection is not None and streams and spool.sent == spool.size:
             self._dropped = True
             connection.transport.write(self._piece(data))
             return None
@@ -210,9 +206,11 @@ class Exchange:
             self._ticket.cut.add_done_callback(self._cut)
             self._connect()
 
-    def _cut(self, cut: asyncio.Future[str]) -> None:
+    def _cut(self, cut: asyncio.Future[Refusal]) -> None:
         if not self.over and not cut.cancelled():
-            self._child_failed(f"was taken away: {cut.result()}")
+            refusal = cut.result()
+            self._shared.upstream_errors += refusal.type == "upstream_error"
+            self.refuse(refusal)
 
     # The child's side.
 
@@ -309,11 +307,12 @@ class Exchange:
         answer = self.answer_out
         stream = connection.content_type.startswith(b"text/event-stream")
         if answer.waiting:
-            if not stream or connection.status != 200:
-                self._tap = Tap(instead=True)
+            self._tap = Tap(instead=True) if not stream or connection.status != 200 else Tail()
             return b""
         if connection.status == 500 or (self._plan.remember and connection.status == 200):
             self._tap = Tap(instead=False)
+        elif stream or self._plan.generates:
+            self._tap = Tail()
         answer.sse = stream
         if not self.body_whole:
             answer.close = True
@@ -328,17 +327,15 @@ class Exchange:
         status, tap = connection.status, self._tap
         if self._draining:
             status = 499
-        elif tap is None or not tap.instead:
-            self._client.send(out + self.answer_out.tail())
-        elif status == 200:
-            self._client.send(self.answer_out.frame(tap.event()) + self.answer_out.tail())
+        elif isinstance(tap, Tap) and tap.instead:
+            self.answer_out.late(status, tap)
         else:
-            self.answer_out.end_with_error(error_of_child(status, tap.body))
-        if tap is not None and self._plan.remember and tap.whole and self._head.method == "GET" and self._upstream:
+            self._client.send(out + self.answer_out.tail())
+        if isinstance(tap, Tap) and self._plan.remember and tap.whole and self._head.method == "GET" and self._upstream:
             known = Known(self._upstream.key, self._shared.loop.time(), connection.content_type, tap.body)
             self._shared.last_known.put(self._model, self._plan.target, known)
         connection.release(reusable=self._body_sent)
-        self._end(status, compute_error=status == 500 and tap is not None and tap.compute_error)
+        self._end(status, tap)
 
     def broken(self, connection: UpstreamConnection, reason: str) -> None:
         """The child's connection is gone before its answer was whole."""
@@ -377,7 +374,7 @@ class Exchange:
             self._timer.cancel()
             self._timer = None
 
-    def _end(self, status: int, *, compute_error: bool = False) -> None:
+    def _end(self, status: int, tap: Tap | Tail | None = None) -> None:
         self.over = True
         self._stop_timer()
         self._spool.close()
@@ -385,14 +382,18 @@ class Exchange:
         shared.exchanges.discard(self)
         if ticket is not None:
             ticket.cut.remove_done_callback(self._cut)
-            ticket.close(status, compute_error=compute_error)
+            compute_error = tap is not None and status in (200, 500) and tap.compute_error
+            ticket.close(500 if compute_error else status, compute_error=compute_error)
+            total_ms = (shared.loop.time() - self._arrived) * 1000
+            queue_ms, load_ms = self._times if self._upstream is not None else (round(total_ms), 0)
             shared.gate.finished(
                 request=ticket.id,
                 model=self._model,
                 path=self._head.path.decode("ascii", "replace"),
                 status=status,
-                queue_ms=self._times[0],
-                load_ms=self._times[1],
-                total_ms=(shared.loop.time() - self._arrived) * 1000,
+                queue_ms=queue_ms,
+                load_ms=load_ms,
+                total_ms=total_ms,
+                tokens=tap.tokens if tap is not None and status == 200 else 0,
             )
         self._client.exchange_over(self)

@@ -30,6 +30,8 @@ class Route(msgspec.Struct, frozen=True):
     methods: frozenset[str]
     neutral: bool = False
     """A child answers it without waking up and without counting it as use."""
+    generates: bool = False
+    """It makes tokens, and a good answer ends with their number."""
 
 
 _GET = frozenset(("GET", "HEAD"))
@@ -59,6 +61,7 @@ _INFERENCE = [
     "images/edits",
     "images/variations",
 ]
+_GENERATING = frozenset(("chat/completions", "completions", "completion", "responses", "messages", "infill"))
 
 _TABLE: dict[bytes, Route] = {
     b"/health": Route(Kind.HEALTH, _GET),
@@ -72,7 +75,11 @@ _TABLE: dict[bytes, Route] = {
     b"/metrics": Route(Kind.CONTROL, _GET),
     b"/slots": Route(Kind.OBSERVE, _GET),
     b"/lora-adapters": Route(Kind.OBSERVE, _GET),
-    **{f"{v}/{name}".encode(): Route(Kind.INFERENCE, _POST) for v in ("", "/v1") for name in _INFERENCE},
+    **{
+        f"{v}/{name}".encode(): Route(Kind.INFERENCE, _POST, generates=name in _GENERATING)
+        for v in ("", "/v1")
+        for name in _INFERENCE
+    },
 }
 _BY_MODEL: dict[bytes, Route] = {
     b"/props": Route(Kind.OBSERVE, _GET, neutral=True),

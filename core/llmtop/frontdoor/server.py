@@ -30,6 +30,8 @@ ACCEPT_PAUSE_S = 0.2
 """How long nothing is accepted once descriptors have run out [s]."""
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _DESCRIPTORS_KEPT = 64
+_NOT_HERE = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT))
+"""A name may have addresses that this machine lacks: ``localhost`` is ``::1`` too where IPv6 is off."""
 
 
 class FrontDoor:
@@ -91,13 +93,18 @@ class FrontDoor:
             self.connections_max = max(16, min(CONNECTIONS_MAX, (soft - _DESCRIPTORS_KEPT) // 2))
         host, port = self.settings.host, self.settings.port
         found = await self.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        try:
-            for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+        missing: OSError | None = None
+        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            try:
                 self._listeners.append(_listen(family, (address[0], port, *address[2:])))
                 port = port or self._listeners[0].getsockname()[1]
-        except OSError:
-            self._close_sockets()
-            raise
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    self._close_sockets()
+                    raise
+                missing = error
+        if not self._listeners:
+            raise missing or OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
         self._resume_accepting()
         self._sweep()
         return int(port)

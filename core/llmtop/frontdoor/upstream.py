@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Protocol, cast
 
 import httptools
@@ -15,6 +16,8 @@ IDLE_S = 1.0
 """A llama-server gives each open connection one of its few threads: none is kept longer than a burst needs it [s]."""
 CONNECT_TIMEOUT_S = 10.0
 HEAD_BYTES_MAX = 256 * 1024
+FORGOTTEN_KEPT = 256
+"""So many instances that are gone are remembered, for a request that was granted before and connects after [1]."""
 WRITE_HIGH = 1024 * 1024
 
 _NOT_FOR_CLIENTS = HOP_BY_HOP | {b"content-length"}
@@ -262,6 +265,7 @@ class _Idle:
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
         self.open: set[UpstreamConnection] = set()
+        self.connecting = 0
         self.forgotten = False
         self._idle: list[UpstreamConnection] = []
 
@@ -299,11 +303,13 @@ class Pool:
 
     def __init__(self) -> None:
         self._places: dict[str, _Idle] = {}
+        self._forgotten: deque[str] = deque(maxlen=FORGOTTEN_KEPT)
 
     def _place(self, upstream: Upstream) -> _Idle:
         place = self._places.get(upstream.key)
         if place is None:
             place = self._places[upstream.key] = _Idle(upstream)
+            place.forgotten = upstream.key in self._forgotten
         return place
 
     def idle(self, upstream: Upstream) -> UpstreamConnection | None:
@@ -322,15 +328,20 @@ class Pool:
         def factory() -> UpstreamConnection:
             return UpstreamConnection(place)
 
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            if upstream.uds:
-                _, connection = await loop.create_unix_connection(factory, upstream.uds)
-            else:
-                _, connection = await loop.create_connection(factory, upstream.host, upstream.port)
+        place.connecting += 1
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if upstream.uds:
+                    _, connection = await loop.create_unix_connection(factory, upstream.uds)
+                else:
+                    _, connection = await loop.create_connection(factory, upstream.host, upstream.port)
+        finally:
+            place.connecting -= 1
         return connection
 
     def forget(self, key: str) -> None:
         """Drop what is idle of an instance that is gone; what is in use is closed after use."""
+        self._forgotten.append(key)
         place = self._places.pop(key, None)
         if place is not None:
             place.forgotten = True
@@ -340,7 +351,7 @@ class Pool:
         """Close what was idle for ``IDLE_S``, and forget places without connections."""
         for key, place in list(self._places.items()):
             place.sweep(now - IDLE_S)
-            if not place.open:
+            if not place.open and not place.connecting:
                 del self._places[key]
 
     def close(self) -> None:

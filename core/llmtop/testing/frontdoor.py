@@ -29,7 +29,7 @@ class FakeTicket:
         self.model = model
         self.asked = asked
         self.granted: asyncio.Future[Grant] = loop.create_future()
-        self.cut: asyncio.Future[str] = loop.create_future()
+        self.cut: asyncio.Future[Refusal] = loop.create_future()
         self.closed: list[tuple[int, bool]] = []
         self.over = asyncio.Event()
 

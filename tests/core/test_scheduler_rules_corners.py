@@ -42,6 +42,7 @@ def test_a_pinned_model_whose_process_is_stuck_still_refuses_its_requests(make: 
     w.pass_time(20)
     w.feed(ev.Stuck(7))
     w.pass_time(100)
+    w.feed(ev.Tick())
     request = w.ask("A")
     assert refusals(w) == [(request, "slot_stuck")]
 
