@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 import httpx
@@ -229,7 +230,7 @@ def _model(entry: _Entry) -> Model:
 
 def _port(args: tuple[str, ...]) -> int | None:
     """The child's port, which the router puts into its arguments."""
-    for name, value in zip(args, args[1:], strict=False):
+    for name, value in pairwise(args):
         if name == "--port" and value.isdigit() and value != "0":
             return int(value)
     return None

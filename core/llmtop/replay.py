@@ -105,15 +105,15 @@ class ReplayClient:
             False where the rest of the recording holds none; nothing moves then.
         """
         here = max(self.position_s, self._target_s)
-        found = await asyncio.to_thread(self._find, kind, here, self._latest)
+        found = await asyncio.to_thread(self._find, kind, here)
         if found is None:
             return False
         self._target_s = max(self._target_s, found)
         return True
 
-    def _find(self, kind: Kind, here_s: float, now: Snapshot | None) -> float | None:
+    def _find(self, kind: Kind, here_s: float) -> float | None:
         """When the count of that kind is next higher than it was before [s]."""
-        count = _count(now, kind) if now is not None else 0
+        count = 0
         for line in read_recording(self._path):
             if line.snapshot is None:
                 continue

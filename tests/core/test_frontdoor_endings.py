@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.errors import Refusal
-from llmtop.testing.frontdoor import FakeChild, House, Request, house, plain, request, until
+from llmtop.testing.frontdoor import House, Request, house, plain, request
 
 pytestmark = pytest.mark.anyio
 ASK = {"model": "A", "prompt": "x"}

@@ -160,7 +160,7 @@ async def test_empty_lines_before_a_request_are_passed_over(place: House) -> Non
 
 async def test_a_head_may_come_byte_by_byte(place: House) -> None:
     client = await place.client()
-    for byte in request("POST", "/v1/completions", {"model": "A"}):
+    for byte in b"\r\n" + request("POST", "/v1/completions", {"model": "A"}):
         await client.send(bytes([byte]))
         await asyncio.sleep(0)
     assert (await client.reply()).status == 200

@@ -280,7 +280,7 @@ def test_a_form_may_be_cut_anywhere(cut: int) -> None:
 )
 def test_a_fields_name_is_read_outside_of_quotes_only(line: str, field: str) -> None:
     body = f"--b\r\nContent-Disposition: {line}\r\n\r\nA\r\n--b--\r\n".encode()
-    found = names.peek(body, b"multipart/form-data; boundary=b")
+    found = peek(body, b"multipart/form-data; boundary=b")
     assert (found.model or "") == field
 
 

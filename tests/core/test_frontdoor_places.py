@@ -72,7 +72,7 @@ async def test_an_address_that_this_machine_lacks_is_passed_over_where_another_o
 async def test_a_host_none_of_whose_addresses_is_here_is_an_error(
     place: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = {socket.AF_INET6: errno.EAFNOSUPPORT, socket.AF_INET: errno.EADDRNOTAVAIL}
+    faults: dict[int, int] = {socket.AF_INET6: errno.EAFNOSUPPORT, socket.AF_INET: errno.EADDRNOTAVAIL}
     door = await open_door(place, tmp_path, monkeypatch, faults)
     with pytest.raises(OSError, match="as told"):
         await door.start()

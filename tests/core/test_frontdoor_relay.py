@@ -326,7 +326,7 @@ async def test_the_gates_refusal_is_the_answer(place: House) -> None:
     await place.gate.admitted.wait()
     place.gate.tickets[0].refuse(Refusal("load_failed", "it broke", retry_after_s=2.2, details={"exit_code": 3}))
     reply = await client.reply()
-    assert (reply.status, reply.headers["retry-after"]) == (503, "2")
+    assert (reply.status, reply.headers["retry-after"]) == (503, "3")
     assert reply.error == {"code": 503, "message": "it broke", "type": "load_failed", "exit_code": 3}
     await client.send(request("GET", "/health"))
     assert (await client.reply()).status == 200

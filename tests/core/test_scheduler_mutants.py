@@ -81,8 +81,8 @@ FAULTS: dict[str, Fault] = {
     # --- requests
     "draining model grants": Fault("requests", "m.instance.admits and not w.closing", "m.instance.up and not w.closing"),
     "no look at the queue after a request": Fault("requests", "return bool(w.queue)", "return False"),
-    "no look at the queue after a waiter left": Fault("requests", "_leave_queue(w, event.request)\n        return True", "_leave_queue(w, event.request)\n        return False"),
-    "entry without waiters stays": Fault("requests", "if not m.entry.waiters and not m.entry.operator:", "if False:"),
+    "no look at the queue after a waiter left": Fault("requests", "return _leave_queue(w, event.request)", "_leave_queue(w, event.request)\n        return False"),
+    "entry without waiters stays": Fault("requests", "    if not m.entry.operator:\n        queue.forget", "    if False:\n        queue.forget"),
     "asked again not noted": Fault("requests", "m.instance.asked_again = True", "pass"),
     "drain not ended": Fault("requests", "        drained(w, i, now)\n        return True\n    _ask", "        return True\n    _ask"),
     "cut request stays in flight": Fault("requests", "    i.in_flight.discard(request)\n    w.out", "    w.out"),

@@ -1,8 +1,8 @@
 """How long children outlive their llmtop, for every way in which it may die under load.
 
-Run it as ``python tests/soak/deaths.py [--times N] [--only WORDS] [--json]``. One child of each kind is up and busy: one
-that speaks the protocol, one of an early build, a ``cmd`` server, one behind a shell, and one that ignores all it is
-told (it is given its stop timeout of 1 s before SIGKILL). Times in milliseconds from the blow: median / worst.
+Run it as ``python tests/soak/deaths.py [--times N] [--only WORDS] [--json]``. One child of each kind is up and busy:
+one that speaks the protocol, one of an early build, a ``cmd`` server, one behind a shell, and one that ignores all it
+is told (it is given its stop timeout of 1 s before SIGKILL). Times in milliseconds from the blow: median / worst.
 """
 
 from __future__ import annotations

@@ -35,5 +35,8 @@ def attach(
     where = target(context, url or also_url, key, state)
     if call.view is None or not has_terminal():
         raise ConfigError("attach needs a terminal: llmtop ps --watch does without")
-    Caller(where).get("/api/state")  # a wrong address or key is told here, before the screen is taken
+    from llmtop.remote_router import is_router
+
+    if not is_router(where.url, where.key):
+        Caller(where).get("/api/state")  # a wrong address or key is told here, before the screen is taken
     return call.view.attach(where.url, where.key, readonly=readonly, record=record)

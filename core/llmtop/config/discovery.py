@@ -38,7 +38,11 @@ _LONG = {name: f"--{name}" for name in SOURCES} | {"model": "-m"}
 
 
 def build_catalog(
-    settings: Settings, table: OptionTable | None, *, env: Mapping[str, str] | None = None, refuse: bool = True
+    settings: Settings,
+    table: OptionTable | None,
+    *,
+    env: Mapping[str, str] | None = None,
+    faults: list[str] | None = None,
 ) -> Catalog:
     """Find all models and read their presets.
 
@@ -46,7 +50,7 @@ def build_catalog(
         settings: The settings, ``child_args`` as ``preset.split_child_args`` left them.
         table: The options of the llama-server; None when it is not known.
         env: Environment that says where caches are; the process's own if None.
-        refuse: More models for the start than the cap allows are an error; else a problem among others.
+        faults: Takes what would be an error, which is gone past then.
 
     Returns:
         The catalogue.
@@ -56,13 +60,7 @@ def build_catalog(
             than the cap allows.
     """
     env = os.environ if env is None else env
-    problems: list[Problem] = []
-    if settings.models_dir:
-        found, problems = scan(settings.models_dir)
-        source = "dir"
-    else:
-        found, source = scan_cache(env), "cache"
-        problems = [Problem(model.path, 0, model.problem) for model in found if model.problem]
+    found, problems, source = _on_disk(settings, env, faults)
     presets = _presets(settings, table)
     found = _unclaimed(found, presets)
     extra = as_args(settings.child_args, table)
@@ -84,10 +82,26 @@ def build_catalog(
         )
     warnings += [*cache_warnings(settings, models), *_contradictions(settings, models)]
     if too_many := _too_many(settings, models):
-        if refuse:
+        if faults is None:
             raise ConfigError(too_many)
-        problems.append(Problem(settings.models_preset, 0, *too_many.split(": ", 1)))
+        faults.append(too_many)
     return Catalog(models, (*problems, *presets.problems), tuple(warnings), tuple(presets.problems))
+
+
+def _on_disk(
+    settings: Settings, env: Mapping[str, str], faults: list[str] | None
+) -> tuple[list[Found], list[Problem], str]:
+    """What lies in the models folder, else in the caches; what is wrong with it; and which of the two it was."""
+    if not settings.models_dir:
+        cached = scan_cache(env)
+        return cached, [Problem(model.path, 0, model.problem) for model in cached if model.problem], "cache"
+    try:
+        return *scan(settings.models_dir), "dir"
+    except ConfigError as error:
+        if faults is None:
+            raise
+        faults.append(str(error))
+        return [], [], "dir"
 
 
 def _presets(settings: Settings, table: OptionTable | None) -> Presets:

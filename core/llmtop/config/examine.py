@@ -1,4 +1,4 @@
-"""``resolve`` for a person who wants to know of every fault at once: what cannot be read is told, left out, and gone past."""
+"""``resolve`` for one who wants to know of every fault at once: what cannot be read is told, left out, and gone past."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from llmtop.config.discovery import build_catalog
 from llmtop.config.ini import Section, read_ini
 from llmtop.config.options import Said, read_keys, said, settle
-from llmtop.config.preset import GLOBAL, ChildArgs, split_child_args, star_settings
+from llmtop.config.preset import ChildArgs, split_child_args, star_settings
 from llmtop.config.resolve import Configuration, find_or_miss
-from llmtop.config.rows import BY_KEY, ROWS, Row
+from llmtop.config.rows import ROWS, Row
 from llmtop.config.spec import Settings
 from llmtop.errors import ConfigError
 
@@ -33,27 +33,17 @@ def examine(
     faults: list[str] = []
     flags, env = dict(flags), dict(env)
     for row in ROWS:
-        _try_option(row, flags, env, faults)
+        _leave_out(row, flags, env, faults)
     try:
         child = split_child_args(child_args)
     except ConfigError as error:
         faults.append(str(error))
         child = ChildArgs()
-    settings = _settle(flags, env, child.said, {}, faults)
-    sections = _sections(settings, flags, env, faults)
-    star = _star(settings.models_preset, sections) if sections else {}
-    settings = _settle(flags, env, child.said, star, faults)
-    settings = msgspec.structs.replace(
-        settings, child_args=tuple(child.args), models_preset=settings.models_preset if sections is not None else ""
-    )
+    preset, sections = _preset(settle(flags | {"insecure": True}, env).models_preset, faults)
+    settings = _settle(flags, env, child.said, _star(preset, sections), faults)
+    settings = msgspec.structs.replace(settings, child_args=tuple(child.args), models_preset=preset)
     server, missing = find_or_miss(settings, env)
-    try:
-        catalog = build_catalog(settings, server, env=env, refuse=False)
-    except ConfigError as error:
-        faults.append(str(error))
-        nowhere = dict(env) | {"LLAMA_CACHE": "/nonexistent"}  # the models of the cache are not meant by a wrong folder
-        settings = msgspec.structs.replace(settings, models_dir="")
-        catalog = replace_warnings(build_catalog(settings, server, env=nowhere, refuse=False))
+    catalog = build_catalog(settings, server, env=env, faults=faults)
     made = Configuration(settings, catalog, server, None, flags, env, tuple(child_args))
     faults += [str(problem) for problem in catalog.problems]
     if missing is not None and made.needs_server:
@@ -61,3 +51,57 @@ def examine(
     notes = dict.fromkeys((*settings.warnings, *child.warnings, *catalog.warnings))
     made = replace(made, settings=msgspec.structs.replace(settings, warnings=tuple(notes)))
     return made, tuple(dict.fromkeys(faults))
+
+
+def _leave_out(row: Row, flags: dict[str, object], env: dict[str, str], faults: list[str]) -> None:
+    """Take out each voice of an option that cannot be read."""
+    voices: list[tuple[dict[str, object], dict[str, str]]] = [({row.key: flags.get(row.key)}, {})]
+    voices += [({}, {name: env[name]}) for name in (row.variable, *row.env) if name in env]
+    for flag, variable in voices:
+        try:
+            for voice in said(row, flag, variable):
+                if row.name == "api-key-file":
+                    read_keys(voice.value)
+        except ConfigError as error:
+            faults.append(str(error))
+            for name in flag:
+                flags.pop(name, None)
+            for name in variable:
+                env.pop(name, None)
+
+
+def _preset(path: str, faults: list[str]) -> tuple[str, list[Section]]:
+    """The preset file's sections, and its name; neither when it cannot be read."""
+    if not path:
+        return "", []
+    try:
+        return path, read_ini(path)[0]
+    except ConfigError as error:
+        faults.append(str(error))
+        return "", []
+
+
+def _star(path: str, sections: Sequence[Section]) -> dict[str, Said]:
+    """What ``[*]`` says about options; what it says wrong is among the faults of its section already."""
+    found: dict[str, Said] = {}
+    for section in sections:
+        for entry in section.entries:
+            try:
+                found |= star_settings(path, [Section(section.name, section.line, (entry,))])
+            except ConfigError:
+                continue
+    return found
+
+
+def _settle(
+    flags: Mapping[str, object],
+    env: Mapping[str, str],
+    after: Mapping[str, Said],
+    star: Mapping[str, Said],
+    faults: list[str],
+) -> Settings:
+    try:
+        return settle(flags, env, after=after, star=star)
+    except ConfigError as error:  # options that can be read, and contradict each other
+        faults.append(str(error))
+        return settle({**flags, "insecure": True}, env, after=after, star=star)

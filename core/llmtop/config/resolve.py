@@ -81,7 +81,7 @@ def resolve(
     sections: list[Section] = read_ini(first.models_preset)[0] if first.models_preset else []
     settings = settle(flags, env, after=child.said, star=star_settings(first.models_preset, sections))
     settings = msgspec.structs.replace(settings, child_args=tuple(child.args))
-    server, missing = _server(settings, env)
+    server, missing = find_or_miss(settings, env)
     catalog = build_catalog(settings, server, env=env)
     made = Configuration(settings, catalog, server, None, dict(flags), dict(env), tuple(child_args))
     notes = [*settings.warnings, *child.warnings, *map(str, catalog.problems), *catalog.warnings]
@@ -113,7 +113,7 @@ def _same(fault: Problem) -> str:
     return fault.text.partition(" was begun in line ")[0]
 
 
-def _server(settings: Settings, env: Mapping[str, str]) -> tuple[Server | None, StartError | None]:
+def find_or_miss(settings: Settings, env: Mapping[str, str]) -> tuple[Server | None, StartError | None]:
     """The llama-server, or why there is none; that is an error only for those who need one."""
     try:
         return find_server(settings.llama_server, env), None

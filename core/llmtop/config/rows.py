@@ -180,3 +180,6 @@ ROWS: tuple[Row, ...] = (
 """All options, in the order of ``--help``."""
 
 BY_KEY = {row.key: row for row in ROWS}
+
+BY_FIELD = {row.field: row.name for row in ROWS if row.field}
+"""Fields of ``Settings`` to the option that fills them."""

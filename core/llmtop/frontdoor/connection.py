@@ -154,6 +154,9 @@ class ClientConnection(asyncio.Protocol):
         buffer = self._buffer
         while buffer.startswith(b"\r\n"):
             buffer = buffer[2:]
+        if buffer == b"\r":  # half an empty line
+            self._buffer = buffer
+            return False
         end = buffer.find(b"\r\n\r\n", max(0, self._seen - 3))
         try:
             if end < 0 or end > HEAD_BYTES_MAX:

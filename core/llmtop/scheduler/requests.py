@@ -28,9 +28,10 @@ def arrived(w: World, event: Arrived, now: float) -> bool:
         return False
     assert m is not None
     entry = queue.enqueue(w, m, now)
+    joins = bool(entry.waiters)  # one more in an entry changes nobody's turn
     entry.waiters[event.request] = now
     w.waiting[event.request] = m.name
-    return True
+    return not joins
 
 
 def _refused(w: World, m: Model | None, event: Arrived, now: float) -> Refusal | None:
@@ -57,8 +58,7 @@ def _refused(w: World, m: Model | None, event: Arrived, now: float) -> Refusal |
 def left(w: World, event: Left, now: float) -> bool:
     """A request is over. True when the queue has to be looked at."""
     if event.request in w.waiting:
-        _leave_queue(w, event.request)
-        return True
+        return _leave_queue(w, event.request)
     instance = w.granted.pop(event.request, None)
     if instance is None:
         return False
@@ -87,13 +87,16 @@ def _ask_to_be_woken(w: World, m: Model, now: float) -> None:
         w.wake_at = due if w.wake_at is None else min(w.wake_at, due)
 
 
-def _leave_queue(w: World, request: int) -> None:
-    """A waiter goes away; an entry that nobody waits for goes with the last of them."""
+def _leave_queue(w: World, request: int) -> bool:
+    """A waiter goes away; an entry that nobody waits for goes with the last of them. True when it was the last."""
     m = w.models[w.waiting.pop(request)]
     assert m.entry is not None
     del m.entry.waiters[request]
-    if not m.entry.waiters and not m.entry.operator:
+    if m.entry.waiters:
+        return False
+    if not m.entry.operator:
         queue.forget(w, m.entry)
+    return True
 
 
 def cancel(w: World, event: Cancel, now: float) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import pty
+import select
 import shlex
 import signal
 import sys
@@ -37,20 +38,78 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 """Kinds of children to the knobs of the simulated one. The deaf one lives until its stop timeout."""
 
 _BROKEN_VIEW = """
-import sys
+from pathlib import Path
+import llmtop_tui.embed
 from llmtop_tui.app import LlmtopApp
 
 class Broken(LlmtopApp):
-    def on_mount(self):
+    CSS_PATH = Path(llmtop_tui.__file__).parent / "app.tcss"
+    async def on_mount(self):
         self.set_timer(1.5, self.fall)
     def fall(self):
         raise RuntimeError("a widget broke on purpose")
 
-import llmtop_tui.embed
 llmtop_tui.embed.LlmtopApp = Broken
 from llmtop_tui.__main__ import main
 raise SystemExit(main())
 """
+
+
+class Process:
+    """A llmtop, with a terminal or without, that this process can wait for."""
+
+    def __init__(self, argv: list[str], folder: Path, *, terminal: bool) -> None:
+        self._terminal = -1
+        self._reader: threading.Thread | None = None
+        self._hung_up = False
+        self.status: int | None = None
+        env = quiet_environment(folder, {"TERM": "xterm-256color"})
+        self.log = folder / "llmtop.log"
+        if terminal:
+            self.pid, self._terminal = pty.fork()
+            if self.pid == 0:
+                os.execvpe(argv[0], argv, env)
+            self._reader = threading.Thread(target=self._drain)
+            self._reader.start()
+        else:
+            out = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            null = os.open(os.devnull, os.O_RDONLY)
+            actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, out, 2)]
+            self.pid = os.posix_spawn(argv[0], argv, env, file_actions=actions)
+            os.close(out)
+            os.close(null)
+
+    def _drain(self) -> None:
+        """Read what it draws, or it would wait for its terminal."""
+        with self.log.open("ab") as log, contextlib.suppress(OSError):
+            while not self._hung_up:
+                if select.select([self._terminal], [], [], 0.02)[0]:
+                    log.write(os.read(self._terminal, 65536))
+                    log.flush()
+
+    def hang_up(self) -> None:
+        """Close its terminal, as the end of a remote session does. A read under way would keep it open."""
+        if self._reader is not None:
+            self._hung_up = True
+            self._reader.join()
+            self._reader = None
+            os.close(self._terminal)
+
+    def poll(self) -> int | None:
+        """Its exit code, or its signal as a negative number; None while it runs."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status
+
+    def end(self) -> None:
+        """Whatever it takes."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            while self.poll() is None:
+                time.sleep(0.01)
+        self.hang_up()
 
 
 @dataclass(frozen=True)
@@ -59,25 +118,21 @@ class Way:
 
     Args:
         name: In words.
-        blow: Deals it; gets the pid and the terminal's descriptor (-1 without one).
+        blow: Deals it.
         terminal: Llmtop has a terminal.
         code: Exit code or negative signal number to expect; None: it must live on.
         view: It runs with the view, which breaks; the blow comes after that.
     """
 
     name: str
-    blow: Callable[[int, int], None]
+    blow: Callable[[Process], None]
     terminal: bool = False
     code: int | None = 0
     view: bool = False
 
 
-def _signal(signum: int) -> Callable[[int, int], None]:
-    return lambda pid, _: os.kill(pid, signum)
-
-
-def _hang_up(_: int, terminal: int) -> None:
-    os.close(terminal)
+def _signal(signum: int) -> Callable[[Process], None]:
+    return lambda process: os.kill(process.pid, signum)
 
 
 WAYS = (
@@ -85,7 +140,7 @@ WAYS = (
     Way("SIGTERM", _signal(signal.SIGTERM)),
     Way("SIGHUP without a terminal", _signal(signal.SIGHUP), code=None),
     Way("SIGHUP with a terminal", _signal(signal.SIGHUP), terminal=True),
-    Way("the terminal is closed", _hang_up, terminal=True),
+    Way("the terminal is closed", lambda process: process.hang_up(), terminal=True),
     Way("the view breaks, then SIGTERM", _signal(signal.SIGTERM), terminal=True, view=True),
 )
 
@@ -103,53 +158,6 @@ class Death:
     ended_ms: float | None = None
     gone_ms: dict[str, float] = field(default_factory=dict[str, float])
     wrong: list[str] = field(default_factory=list[str])
-
-
-class Process:
-    """A llmtop, with a terminal or without, that this process can wait for."""
-
-    def __init__(self, argv: list[str], folder: Path, *, terminal: bool) -> None:
-        self.terminal = -1
-        self.status: int | None = None
-        env = quiet_environment(folder, {"TERM": "xterm-256color"})
-        self.log = folder / "llmtop.log"
-        if terminal:
-            self.pid, self.terminal = pty.fork()
-            if self.pid == 0:
-                os.execvpe(argv[0], argv, env)
-            threading.Thread(target=self._drain, args=(self.terminal,), daemon=True).start()
-        else:
-            out = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            null = os.open(os.devnull, os.O_RDONLY)
-            actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, out, 2)]
-            self.pid = os.posix_spawn(argv[0], argv, env, file_actions=actions)
-            os.close(out)
-            os.close(null)
-
-    def _drain(self, fd: int) -> None:
-        """Read what it draws, or it would wait for its terminal."""
-        with self.log.open("ab") as log, contextlib.suppress(OSError):
-            while data := os.read(fd, 65536):
-                log.write(data)
-                log.flush()
-
-    def poll(self) -> int | None:
-        """Its exit code, or its signal as a negative number; None while it runs."""
-        if self.status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.status = os.waitstatus_to_exitcode(status)
-        return self.status
-
-    def end(self) -> None:
-        """Whatever it takes."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-            while self.poll() is None:
-                time.sleep(0.01)
-        if self.terminal >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self.terminal)
 
 
 def _write(folder: Path, kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -175,7 +183,11 @@ async def die(folder: Path, way: Way, kinds: Mapping[str, Mapping[str, Any]] = K
     """Let a llmtop with one child of each kind, all of them busy, die in a way, and time the deaths of its children."""
     port = free_port()
     options = [*_write(folder, kinds), "--port", str(port)]
-    program = ["-c", _BROKEN_VIEW] if way.view else ["-m", "llmtop", "serve"]
+    program = ["-m", "llmtop", "serve"]
+    if way.view:
+        broken = folder / "broken_view.py"
+        broken.write_text(_BROKEN_VIEW)
+        program = [str(broken)]
     death = Death()
     pids: dict[str, int] = {}
     process = Process([sys.executable, *program, *options], folder, terminal=way.terminal)
@@ -194,7 +206,7 @@ async def die(folder: Path, way: Way, kinds: Mapping[str, Mapping[str, Any]] = K
             load = [asyncio.create_task(_ask(client, kind, 5000)) for kind in kinds for _ in range(2)]
             await asyncio.sleep(0.3)
             begin = time.perf_counter()
-            way.blow(process.pid, process.terminal)
+            way.blow(process)
             if way.code is None:
                 await _lives_on(client, process, pids, kinds, death)
             else:
@@ -266,7 +278,7 @@ async def _all_gone(process: Process, pids: dict[str, int], begin: float, death:
 
 
 def _group_lives(pgid: int) -> bool:
-    """A member of the group, which may have lost its leader, lives; what awaits burial in the hands of init does not."""
+    """A member of the group lives, be its leader gone; a zombie that waits for init does not."""
     if start_time(pgid) is not None:
         return True
     try:
