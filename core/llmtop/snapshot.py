@@ -126,6 +126,12 @@ class Memory(msgspec.Struct, frozen=True):
     """What the gauge counts: ``WIRED`` on macOS, ``VRAM`` with a GPU, else ``MEM``."""
     used: int | None = None
     """What the gauge shows as used in all."""
+    ours: int | None = None
+    """What the children hold of that, as measured."""
+    others: int | None = None
+    """What other programs hold: used, less ours, less what is stranded."""
+    pressure: str | None = None
+    """The system's own word for it (``normal``, ``warn``, ``critical``); None when it tells none."""
     sources: dict[str, str] = {}
 
 

@@ -47,7 +47,8 @@ class Places:
             return True
         if not self.folder:
             return False
-        return path.lower().endswith(".gguf") or (os.path.dirname(path) == self.folder and not Path(path).suffix)
+        beside = self.folder in (path, os.path.dirname(path))
+        return path.lower().endswith(".gguf") or (beside and not Path(path).suffix)
 
     def stamps(self) -> tuple[Stamp, Stamp]:
         """How the preset file and the models are now."""

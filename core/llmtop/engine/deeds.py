@@ -13,6 +13,9 @@ from llmtop.scheduler import events, queue, room
 if TYPE_CHECKING:
     from llmtop.engine.driver import Engine
 
+GROWTH = 1.05
+GROWTH_STEP = 512 * 2**20
+"""A child that holds 5 % more than its reservation is named, again after each so many bytes more [bytes]."""
 LEARN_STEP = 64 * 2**20
 """A footprint that grew by less is not worth an event [bytes]."""
 
@@ -133,7 +136,13 @@ class Deeds:
         sizes = [s for s in (self.footprint(child), child.sized) if s is not None]
         if i is None or m is None or not i.up or not sizes:
             return
+        if self._engine.desk.wired and child.sized is None and m.facts.estimated is not None:
+            sizes.append(m.facts.estimated)  # a process's footprint leaves mapped weights out on macOS
         size = max(sizes)
+        if size > max(i.reserved, m.known_bytes or 0) * GROWTH and size > child.told + GROWTH_STEP and not i.alone:
+            child.told = size
+            text = f"{m.name} grew to {room.gib(size)}, {room.gib(i.reserved)} were reserved for it"
+            self._engine.note("grow", m.name, text)
         if m.measured is None or size > m.measured + LEARN_STEP or i.alone:
             self._engine.feed(events.Measured(m.name, size))
 

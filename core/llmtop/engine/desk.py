@@ -116,6 +116,11 @@ class Desk:
             self.watch.children.pop(pid, None)
 
     @property
+    def wired(self) -> bool:
+        """Wired pages are what counts here: a Mac."""
+        return self.watch.latest is not None and self.watch.latest.label == "WIRED"
+
+    @property
     def stop_needs_reading(self) -> bool:
         """A stop is judged by what it gives back, so the level before it counts. Plain RAM is back with the exit."""
         latest = self.watch.latest

@@ -153,7 +153,9 @@ def _memory(engine: Engine) -> Memory:
     if sample is None:
         why = engine.desk.watch.fault or "not read yet"
         return Memory(budget=w.budget, reserved=w.reserved(), sources={"wired": why, "budget": budget.why})
-    limit = sample.limit.bytes
+    limit, used = sample.limit.bytes, sample.level.bytes
+    sizes = [engine.deeds.footprint(child) for child in engine.children.values()]
+    ours = sum(size for size in sizes if size is not None) if any(size is not None for size in sizes) else None
     return Memory(
         total=sample.total.bytes,
         wired=sample.wired.bytes,
@@ -163,6 +165,9 @@ def _memory(engine: Engine) -> Memory:
         reserved=w.reserved(),
         stranded=w.stranded,
         label=sample.label,
-        used=sample.level.bytes,
+        used=used,
+        ours=ours,
+        others=None if used is None else max(0, used - (ours or 0) - w.stranded),
+        pressure=sample.pressure.level,
         sources={**sample.sources, "budget": budget.why},
     )

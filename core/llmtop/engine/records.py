@@ -44,6 +44,8 @@ class ChildRecord:
     """Footprint by its own size lines [bytes]."""
     footprint: int | None = None
     """The newest measured footprint [bytes]."""
+    told: int = 0
+    """The footprint at which its growth was last told of [bytes]."""
     fails: int = 0
     answered: bool = False
 
