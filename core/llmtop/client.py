@@ -1,6 +1,7 @@
 """The one interface between a view and a core: snapshots out, commands in.
 
-``EmbeddedClient`` (``llmtop.embed``) talks to a core in this process, ``RemoteClient`` (``llmtop.remote``) to one elsewhere over HTTP.
+``EmbeddedClient`` (``llmtop.embed``) talks to a core in this process, ``RemoteClient`` (``llmtop.remote``) to one
+elsewhere over HTTP.
 A view calls these methods from its own event loop; none of them blocks it.
 """
 
@@ -51,7 +52,7 @@ class CoreClient(Protocol):
         ...
 
     def changes(self) -> AsyncIterator[Snapshot]:
-        """Yield each newer snapshot: at most ten a second, at least one a second. A slow reader skips, it never holds the core up."""
+        """Yield each newer snapshot, one to ten a second. A slow reader skips, it never holds the core up."""
         ...
 
     async def model(self, verb: ModelVerb, model: str, instance: int | None = None) -> Reply:

@@ -1,6 +1,6 @@
 """What every view sees: one immutable picture of the core, the very object that ``GET /api/state`` sends.
 
-Times are seconds; ``at`` is seconds since the epoch, ages (``…_s``) are measured by the core at ``at``. Sizes are bytes.
+Times are seconds; ``at`` is seconds since the epoch, ages (``…_s``) are the core's as of ``at``. Sizes are bytes.
 All text in here is already safe to show: control characters, escapes and direction marks were made visible on entry.
 """
 
@@ -18,7 +18,8 @@ class Failure(msgspec.Struct, frozen=True):
     """Why a load failed or a child died.
 
     Args:
-        kind: ``oom``, ``bad_file``, ``bad_argument``, ``port``, ``killed``, ``timeout``, ``crash``, ``sick``, ``not_found``.
+        kind: ``oom``, ``bad_file``, ``bad_argument``, ``not_found``, ``port``, ``killed``, ``timeout``, ``crash``,
+            ``sick``.
         message: The cause in one line, picked from the child's whole tail.
         exit_code: Exit status, None if killed by a signal or still alive.
         signal: Signal number, None if it exited.
@@ -113,7 +114,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """The machine's memory and the budget made from it. None is "not known"; ``sources`` says from where, or why not."""
+    """The machine's memory and the budget made of it. None is "not known"; ``sources`` says from where, or why not."""
 
     total: int | None = None
     wired: int | None = None
@@ -202,7 +203,7 @@ class EventLine(msgspec.Struct, frozen=True):
     seq: int
     at: float
     kind: str
-    """``load``, ``ready``, ``evict``, ``stop``, ``exit``, ``fail``, ``oom``, ``sick``, ``pin``, ``hold``, ``drain``, ``note`` …"""
+    """``load``, ``ready``, ``evict``, ``stop``, ``exit``, ``oom``, ``sick``, ``pin``, ``hold``, ``note`` …"""
     model: str
     text: str
 

@@ -16,8 +16,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
         path: The GGUF file to load (first shard); empty for ``hf-repo`` and ``cmd`` models.
         files: All files that belong to it: shards, projector, draft. Used for pre-flight checks and estimates.
         aliases: Other names that clients may use; unique over all models.
-        args: Arguments of the child from ``[*]``, the section and after ``--``, in that order of growing precedence resolved to one
-            list; without what llmtop owns (host, port, alias, keys, TLS, ``-m``) and without ``--cache-ram``.
+        args: Arguments of the child from ``[*]``, the section and after ``--``, in that order of growing precedence,
+            resolved to one list; without what llmtop owns (host, port, alias, keys, TLS, ``-m``) and without ``--cache-ram``.
         source_args: The arguments that name the model (``-m PATH``, ``--mmproj PATH``, ``-hf REPO`` …).
         cache_ram_mib: Prompt cache that the section sets for itself [MiB]; None takes its share of the whole.
         memory: Declared footprint, everything included [bytes].
@@ -27,7 +27,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
         idle_unload_s: Stop the child after that much idleness [s].
         evict_on_sleep: Stop the child when it goes to sleep.
         sleep_idle_s: Passed to the child as ``--sleep-idle-seconds`` [s], never for a model pinned in the preset.
-        on_client_abort: ``cancel`` closes the child's connection when the client leaves, ``drain`` reads the answer to its end.
+        on_client_abort: ``cancel`` closes the child's connection when the client leaves, ``drain`` reads the answer
+            to its end.
         cmd: Another server's command line with ``${PORT}``; empty for a llama-server.
         stop_cmd: Run instead of SIGTERM to stop a ``cmd`` server.
         health: Path of the readiness check of a ``cmd`` server.
@@ -71,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True):
         child_args: Arguments after ``--``, for every child.
         watch: Read the configuration again when it changes: True for preset file and models folder, None for the preset
             file alone, False for neither.
-        warnings: What the configuration got wrong without being refused, one line each; shown at the start and as events.
+        warnings: What the configuration got wrong without being refused, one line each; told at the start.
     """
 
     models_dir: str = ""

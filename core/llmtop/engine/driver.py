@@ -18,6 +18,7 @@ from llmtop.engine.chronicle import Chronicle
 from llmtop.engine.deeds import Deeds
 from llmtop.engine.desk import Desk
 from llmtop.engine.files import FileCheck
+from llmtop.engine.meters import Meters
 from llmtop.engine.news import NewsDesk
 from llmtop.engine.records import CLIENT_LEFT, ChildRecord, OomBook, Ticket
 from llmtop.memory.sample import Sample
@@ -56,6 +57,7 @@ class Engine:
         self.children: dict[int, ChildRecord] = {}
         self.tickets: dict[int, Ticket] = {}
         self.oom = OomBook()
+        self.meters = Meters()
         self.started_at = self.loop.time()
         self.requests_total = 0
         self.errors_total = 0
@@ -178,6 +180,8 @@ class Engine:
         now = self.loop.time()
         actions = self.machine.handle(event, now)
         routine = isinstance(event, (events.Arrived, events.Left)) and all(type(a) is act.Grant for a in actions)
+        if not routine:
+            self.meters.step(event, actions, self.machine.world, self.children, now)
         for action in actions:
             perform = self.deeds.table.get(type(action))
             if perform is not None:

@@ -76,7 +76,17 @@ class EngineGate:
         return self._control
 
     def finished(
-        self, *, request: str, model: str, path: str, status: int, queue_ms: int, load_ms: int, total_ms: float
+        self,
+        *,
+        request: str,
+        model: str,
+        path: str,
+        status: int,
+        queue_ms: int,
+        load_ms: int,
+        total_ms: float,
+        tokens: int = 0,
     ) -> None:
-        """One line for the access log."""
+        """One line for the access log, and the counters."""
+        self._engine.meters.answer(model, status, queue_ms, total_ms, tokens)
         self._access(request, model, path, status, queue_ms, load_ms, total_ms)

@@ -15,9 +15,7 @@ WAIT_S = (0.005, 0.05, 0.25, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
 LOAD_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 """Upper bounds of histograms [s]; what is above the last counts in a bucket of its own."""
-FAILURES = frozenset(
-    ("oom", "bad_file", "bad_argument", "port", "killed", "timeout", "crash", "sick", "not_found", "arch", "split")
-)
+FAILURES = frozenset(("oom", "bad_file", "bad_argument", "port", "killed", "timeout", "crash", "sick", "not_found"))
 """Classes of failures that get a label; any other one counts as ``other``."""
 
 
@@ -134,6 +132,8 @@ class Meters:
                 self.model(i.model).loads.see(now - i.spawned_at)
         elif isinstance(event, events.LoadFailed | events.Sick | events.Exited) and event.failure is not None:
             i = world.instances.get(event.instance)
-            if i is not None and i.failure is event.failure:
+            # An exit that was foretold by a lost load or a sick child is the same failure.
+            fresh = None if isinstance(event, events.Exited) else event.failure
+            if i is not None and i.failure is fresh:
                 kind = event.failure.kind
                 self.failures[kind if kind in FAILURES else "other"] += 1
