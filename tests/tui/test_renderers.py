@@ -12,7 +12,7 @@ from llmtop_tui.format import clock
 from llmtop_tui.glyphs import ASCII, UNICODE, state_word
 from llmtop_tui.scene_parts import AT, GEMMA, LLAMA, MISTRAL, PHI, QWEN, gib
 from llmtop_tui.view import Alarms, History, Letters, Level, Sample, View, level_of
-from llmtop_tui.widgets import alert, chart, gauge, header, lists, models_table
+from llmtop_tui.widgets import alert, chart, gauge, header, lists, models_table, phases
 from llmtop_tui.widgets.line import plain, width
 
 Scene = Callable[[str], Snapshot]
@@ -259,13 +259,13 @@ def test_a_queue_row_says_who_waits_how_long_and_for_what(scene: Scene, view_of:
 
 def test_the_bar_of_a_swap_divides_its_time() -> None:
     swap = Swap(1, "b", "cap", AT, ("a",), "ok", Phases(drain_s=5.0, stop_s=None, load_s=5.0))
-    assert plain(lists.phase_bar(swap, 10)) == "dddddlllll"
-    assert lists.phases_text(swap) == "drain 5.0s, load 5.0s"
+    assert plain(phases.phase_bar(swap, 10)) == "dddddlllll"
+    assert phases.phases_text(swap) == "drain 5.0s, load 5.0s"
 
 
 def test_each_phase_of_a_swap_has_a_cell() -> None:
     swap = Swap(1, "b", "cap", AT, (), "ok", Phases(0.001, 0.001, 0.001, 0.001, 0.001, 60.0))
-    bar = plain(lists.phase_bar(swap, 12))
+    bar = plain(phases.phase_bar(swap, 12))
     assert bar.startswith("qdsmp")
     assert len(bar) == 12
 

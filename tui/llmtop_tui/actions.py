@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from llmtop.snapshot import EventLine, LogLine, Model, QueueEntry, Request, Snapshot, Swap
 from llmtop_tui import questions
@@ -27,6 +28,8 @@ class Target:
         panel: The panel in use.
         item: The row under that panel's cursor.
         embedded: The core ends with this process.
+        replay: The core is a recording.
+        keys: Actions with other keys than the registry's.
     """
 
     snapshot: Snapshot
@@ -34,6 +37,8 @@ class Target:
     panel: str = "models"
     item: Item = None
     embedded: bool = False
+    replay: bool = False
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -75,6 +80,7 @@ class Action:
         confirm: What to ask first, None to ask nothing.
         enabled: Whether it can do anything now.
         refused: Said when it cannot.
+        only: The kind of core that it is for, ``replay`` or ``live``; any when empty.
     """
 
     id: str
@@ -88,6 +94,7 @@ class Action:
     confirm: Callable[[Target], Question | None] = field(default=_never_asks)
     enabled: Callable[[Target], bool] = field(default=_always)
     refused: str = ""
+    only: Literal["", "replay", "live"] = ""
 
     def applies(self, panel: str) -> bool:
         """It means something in this panel."""
@@ -123,9 +130,11 @@ def _ask_leave(target: Target) -> Question | None:
     return questions.leave(target.snapshot) if target.embedded and up else None
 
 
-MOVE, VIEW, MODEL, QUEUE, APP = "Move", "Look", "Model under the cursor (>)", "Queue", "llmtop"
+MOVE, VIEW, MODEL, QUEUE, PLAY, APP = (
+    "Move", "Look", "Model under the cursor (>)", "Queue", "Pace and recordings", "llmtop",
+)  # fmt: skip
 
-GROUPS = (MODEL, QUEUE, VIEW, MOVE, APP)
+GROUPS = (MODEL, QUEUE, VIEW, PLAY, MOVE, APP)
 """Headings of the help page, in its order."""
 
 ACTIONS: tuple[Action, ...] = (
@@ -177,10 +186,22 @@ ACTIONS: tuple[Action, ...] = (
     Action("follow", ("f",), "Follow", "Follow the end of the log; off when you scroll up.", VIEW, footer=14),
     Action("wrap", ("w",), "Wrap", "Wrap long log lines.", VIEW),
     Action("alarm", ("exclamation_mark",), "Show OOM", "Jump to the last out-of-memory line in its log.", VIEW),
+    Action("timeline", ("T",), "Timeline", "The last swaps: where the time went, who went, when memory was back.", VIEW,
+           footer=16),
+    Action("open_log", ("o",), "Open log", "Open the log in $PAGER.", VIEW),
     Action("zoom", ("z",), "Zoom", "The panel in use over the whole screen, and back.", VIEW, footer=13),
-    Action("pause", ("space",), "Pause", "Freeze the display; the core and its alarms go on.", VIEW, footer=12),
+    Action("pause", ("space",), "Pause", "Freeze the display; the core and its alarms go on. A recording stands still.",
+           PLAY, footer=12),
+    Action("refresh", ("r",), "Refresh", "Show the present now.", PLAY, only="live"),
+    Action("faster", ("plus",), "Faster", "Refresh more often; a recording plays faster.", PLAY),
+    Action("slower", ("minus",), "Slower", "Refresh less often, down to each 10 s; a recording plays slower.", PLAY),
+    Action("next_swap", ("right_square_bracket",), "Next swap", "On to the next swap of a recording.", PLAY,
+           only="replay", footer=2),
+    Action("next_oom", ("left_square_bracket",), "Next OOM", "On to the next out-of-memory line of a recording.", PLAY,
+           only="replay", footer=3),
     Action("copy", ("y",), "Copy", "Copy a curl command for the model, or the line of the log.", VIEW),
     Action("copy_json", ("Y",), "Copy JSON", "Copy the row as JSON.", VIEW),
+    Action("mouse", ("m",), "Mouse", "Mouse off or on: off, the terminal selects text itself.", VIEW),
     Action("down", ("j", "down"), "Down", "Next row.", MOVE),
     Action("up", ("k", "up"), "Up", "Previous row: k never kills.", MOVE),
     Action("first", ("g", "home"), "First", "First row.", MOVE),
@@ -190,7 +211,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("next_panel", ("tab",), "Next panel", "To the next panel.", MOVE),
     Action("previous_panel", ("shift+tab",), "Previous panel", "To the panel before.", MOVE),
     Action("panel_models", ("1",), "Models", "To the models.", MOVE),
-    Action("panel_queue", ("2",), "Queue", "To the queue.", MOVE),
+    Action("panel_queue", ("2",), "Queue", "To the queue; again for the requests and back.", MOVE),
     Action("panel_memory", ("3",), "Memory", "To the memory history.", MOVE),
     Action("panel_events", ("4",), "Events", "To swaps and events.", MOVE),
     Action("panel_log", ("5",), "Log", "To the log.", MOVE),
@@ -206,8 +227,12 @@ BY_ID = {action.id: action for action in ACTIONS}
 
 _KEY_NAMES = {
     "question_mark": "?", "exclamation_mark": "!", "slash": "/", "full_stop": ".", "colon": ":", "escape": "esc",
-    "pagedown": "PgDn", "pageup": "PgUp", "up": "↑", "down": "↓", "f1": "F1",
+    "pagedown": "PgDn", "pageup": "PgUp", "up": "↑", "down": "↓", "f1": "F1", "plus": "+", "minus": "-",
+    "right_square_bracket": "]", "left_square_bracket": "[",
 }  # fmt: skip
+
+NAMES_OF_KEYS = {shown: name for name, shown in _KEY_NAMES.items()}
+"""Keys as people write them to their names."""
 
 
 def key_name(key: str, *, ascii: bool = False) -> str:
@@ -217,9 +242,19 @@ def key_name(key: str, *, ascii: bool = False) -> str:
     return _KEY_NAMES.get(key, key)
 
 
-def shown(*, readonly: bool) -> tuple[Action, ...]:
-    """The actions that a view has."""
-    return tuple(action for action in ACTIONS if not (readonly and action.danger))
+def is_there(action: Action, *, readonly: bool, replay: bool) -> bool:
+    """A view has this action."""
+    other = "live" if replay else "replay"
+    return not ((readonly or replay) and action.danger) and action.only != other
+
+
+def shown(
+    *, readonly: bool, replay: bool = False, keys: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[Action, ...]:
+    """The actions that a view has, with the keys that the user has given them."""
+    own = keys or {}
+    have = (action for action in ACTIONS if is_there(action, readonly=readonly, replay=replay))
+    return tuple(replace(action, keys=own.get(action.id, action.keys)) for action in have)
 
 
 def markdown() -> str:

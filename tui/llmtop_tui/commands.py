@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
-from llmtop_tui.actions import key_name, shown
+from llmtop_tui.actions import key_name
 from llmtop_tui.format import clean
 from llmtop_tui.view import holds_memory
 
@@ -49,7 +49,7 @@ class MainCommands(_Commands):
     """All actions of the registry but the moves; every model; the themes."""
 
     def commands(self) -> Iterator[Command]:
-        for action in shown(readonly=self.host.readonly):
+        for action in self.host.actions:
             if action.group not in _MOVES and action.id not in ("palette", "escape"):
                 yield f"{action.label} ({key_name(action.keys[0])})", action.help, partial(self.host.do, action.id)
         for model in self.host.newest.models:

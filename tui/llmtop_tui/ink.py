@@ -70,6 +70,12 @@ class Ink:
             "reverse": Style(reverse=True),
             "bold": Style(bold=True),
         }
+        for name in ("muted", "warn", "bad", "secondary", "accent", "primary", "good"):
+            hue = Color.from_rich_color(self._names[name].color)
+            ground = paper.blend(hue, 0.72)
+            self._names[f"on-{name}"] = Style(
+                color=ground.get_contrast_text(0.92).rich_color, bgcolor=ground.rich_color
+            )
         for index, hue in enumerate(_BAND_HUES_CVD if color_blind else _BAND_HUES):
             color = Color.parse(hue)
             self._names[f"band{index}"] = Style(

@@ -50,19 +50,34 @@ class Sample(NamedTuple):
 
 
 class History:
-    """Memory in use over time, at most one sample a second for half an hour. Samples that are not known leave a gap."""
+    """Memory in use over time, at most one sample a second for half an hour. Samples that are not known leave a gap.
+
+    The last ones are kept closer together as well, for the seconds of a swap.
+    """
 
     SPAN_S = 1800
+    FINE = 1500
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=self.SPAN_S)
+        self._fine: deque[Sample] = deque(maxlen=self.FINE)
 
     def add(self, snapshot: Snapshot) -> None:
         """Take the snapshot's reading."""
         used, limit = known(snapshot.memory.used), known(limit_of(snapshot.memory))
-        if used is None or limit is None or (self.samples and snapshot.at - self.samples[-1].at < 1):
+        if used is None or limit is None:
             return
-        self.samples.append(Sample(snapshot.at, int(used), int(limit)))
+        sample = Sample(snapshot.at, int(used), int(limit))
+        if not self._fine or sample.at > self._fine[-1].at:
+            self._fine.append(sample)
+        if not self.samples or sample.at - self.samples[-1].at >= 1:
+            self.samples.append(sample)
+
+    def between(self, start: float, end: float) -> list[Sample]:
+        """Readings of a time [s since the epoch], as close together as they were kept, oldest first."""
+        fine_from = self._fine[0].at if self._fine else end
+        coarse = [sample for sample in self.samples if start <= sample.at <= end and sample.at < fine_from]
+        return coarse + [sample for sample in self._fine if start <= sample.at <= end]
 
 
 class Letters:
@@ -86,6 +101,38 @@ class Letters:
     def band(self, model: str) -> int:
         """Number of the child's colour."""
         return max(0, LETTERS.find(self._of.get(model, "A")))
+
+
+class Growth:
+    """Children that take more and more: a footprint that grew by 3 % and 64 MiB within the last minute."""
+
+    WINDOW_S = 60.0
+    _SHARE, _LEAST = 1.03, 64 << 20
+
+    def __init__(self) -> None:
+        self._base: dict[str, tuple[int | None, float, int]] = {}
+        self._grows: set[str] = set()
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Take the footprints of children that are up; a load grows anyway."""
+        base: dict[str, tuple[int | None, float, int]] = {}
+        grows: set[str] = set()
+        for model in snapshot.models:
+            size = model.footprint_bytes
+            if size is None or model.state not in ("loaded", "sleeping"):
+                continue
+            instance, at, least = self._base.get(model.id, (model.instance, snapshot.at, size))
+            if instance != model.instance or size < least:
+                at, least = snapshot.at, size
+            if size > least * self._SHARE and size - least > self._LEAST:
+                grows.add(model.id)
+            if snapshot.at - at >= self.WINDOW_S:
+                at, least = snapshot.at, size
+            base[model.id] = (model.instance, at, least)
+        self._base, self._grows = base, grows
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._grows
 
 
 class Alarms:
@@ -124,12 +171,24 @@ class View:
     paused_s: float | None = None
     stale_s: float | None = None
     """Seconds without a snapshot, None while they come in."""
+    fault: str = ""
+    """Why none comes in, as far as it is known."""
+    replay: str = ""
+    """Where a recording stands, in a few words; empty for a live core."""
+    kind: str = ""
+    """What this core is, if it is no llmtop."""
+    every_s: float = 0.0
+    """Time between two pictures [s]."""
+    cost: str = ""
+    """What this process takes."""
+    growth: Growth = field(default_factory=Growth)
 
     def take(self, snapshot: Snapshot) -> None:
         """Make this the snapshot that is shown."""
         self.snapshot = snapshot
         self.letters.update(snapshot.models)
         self.history.add(snapshot)
+        self.growth.update(snapshot)
         self.alarms.update(self.share)
 
     @property

@@ -18,6 +18,8 @@ T = TypeVar("T")
 _WRONG_KEY = "not-the-key"
 _QUICK_S = 2.0
 _VERIFY_S = 30.0
+_NO_ANSWER = (httpx.HTTPError, AttributeError)
+"""What a broken exchange raises; the latter is what anyio makes of a connection that uvloop closed as it was made."""
 
 
 def make_client() -> httpx.AsyncClient:
@@ -77,7 +79,7 @@ class Probe:
             answer = await self._client.get(f"{self._base}/props", headers=self._headers(self._key))
             if answer.status_code == 200:
                 return msgspec.json.decode(answer.content, type=dict[str, Any])
-        except (httpx.HTTPError, msgspec.MsgspecError):
+        except (*_NO_ANSWER, msgspec.MsgspecError):
             pass
         return None
 
@@ -96,7 +98,7 @@ class Probe:
             )
         except httpx.TimeoutException:
             return ""
-        except httpx.HTTPError as e:
+        except _NO_ANSWER as e:
             return f"does not answer ({type(e).__name__})"
         if answer.status_code < 500 or answer.status_code in (501, 503):
             return ""
@@ -109,7 +111,7 @@ class Probe:
         try:
             async with self._client.stream("GET", f"{self._base}{path}", headers=self._headers(key)) as answer:
                 return answer.status_code
-        except (httpx.HTTPError, httpx.InvalidURL):
+        except (*_NO_ANSWER, httpx.InvalidURL):
             return 0
 
     async def _whole(self, exchange: Coroutine[Any, Any, T]) -> T:

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from llmtop.cli.context import invocation, out
+from llmtop.cli.jsonform import encoded
 from llmtop.cli.flags import merged, with_options
 from llmtop.cli.tables import size
 
@@ -77,14 +78,18 @@ def doctor(
     memory: Annotated[bool, typer.Option("--memory", help="Only the memory.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Show every number with its source, the budget and how it came about, what is missing and what to do."""
+    """Show every number with its source, the budget and how it came about, what is missing and what to do.
+
+    --json prints {"schema_version": 1, "system": {…}, "probe", "label", "readings": [{"name", "bytes", "source",
+    "age_s"}], "pressure", "devices", "listed", "budget", "budget_steps", "advice"}, in bytes and seconds.
+    """
     from llmtop.config.resolve import resolve
 
     call = invocation(context)
     configuration = resolve(merged(call.flags, flags), os.environ, call.child_args, need_server=False)
     found = diagnose(configuration)
     if as_json:
-        out(msgspec.json.format(msgspec.json.encode(found)).decode())
+        out(encoded(msgspec.structs.asdict(found)))
     else:
         out("\n".join(_lines(found, memory_only=memory)))
     return 0

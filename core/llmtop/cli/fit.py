@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from llmtop.cli.context import invocation, out
+from llmtop.cli.jsonform import encoded
 from llmtop.cli.flags import merged, with_options
 from llmtop.cli.tables import size, table
 
@@ -59,7 +60,11 @@ def fit(
     flags: dict[str, object],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Say how much memory each model takes and which fit the budget together. Starts nothing."""
+    """Say how much memory each model takes and which fit the budget together. Starts nothing.
+
+    --json prints {"schema_version": 1, "budget", "why", "models": [{"model", "counts", "by", "declared", "measured",
+    "estimate", "weights", "kv", "compute", "projector", "rough", "fits", "note"}], "together": [[id …] …]}, in bytes.
+    """
     from llmtop.config.resolve import resolve
 
     call = invocation(context)
@@ -71,8 +76,7 @@ def fit(
     sizes = {row.model: row.counts for row in rows if row.counts is not None}
     sets = fitting_sets(sizes, budget.bytes, configuration.settings.models_max)
     if as_json:
-        answer = {"budget": budget.bytes, "why": budget.why, "models": rows, "together": sets[:MOST_SETS]}
-        out(msgspec.json.format(msgspec.json.encode(answer)).decode())
+        out(encoded({"budget": budget.bytes, "why": budget.why, "models": rows, "together": sets[:MOST_SETS]}))
         return 0
     _print(configuration, rows, sets, sizes, budget)
     return 0

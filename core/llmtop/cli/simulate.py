@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from llmtop.cli.jsonform import versioned
 from llmtop.cli.context import invocation, out
 from llmtop.cli.tables import seconds, size, table
 from llmtop.config.units import parse_duration, parse_size
@@ -271,4 +272,4 @@ def _json(
         "recommendation": recommendation,
         "timeline": {"setting": show, "end_s": history.end_s, "rows": dict(timeline(history, 100)), "legend": LEGEND},
     }
-    return msgspec.json.encode(made).decode()
+    return versioned(msgspec.json.encode(made))

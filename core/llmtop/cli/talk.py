@@ -12,7 +12,9 @@ from urllib.parse import quote
 import typer
 
 from llmtop.cli.caller import Caller, Target, find
+from llmtop.cli.complete import model_names, queue_verbs
 from llmtop.cli.context import invocation, out, say
+from llmtop.cli.jsonform import versioned
 
 _LOOK, _DO = "Look into it", "Say something to it"
 
@@ -22,7 +24,9 @@ State = Annotated[
     str | None,
     typer.Option("--state-dir", metavar="DIR", help="Find it by its state folder. [dim]LLMTOP_STATE_DIR[/dim]"),
 ]
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A model's id or alias.")]
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model's id or alias.", autocompletion=model_names)
+]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 _VERBS = {
@@ -82,13 +86,18 @@ def ps(
     key: Key = None,
     state: State = None,
 ) -> int:
-    """Say what a running llmtop does: its models, who waits for what and why, memory."""
+    """Say what a running llmtop does: its models, who waits for what and why, memory.
+
+    --json prints one line: {"schema_version": 1, "version", "pid", "models_max", "hold", "models": […], "queue": […],
+    "requests": […], "memory": {…}, "swaps": {…}, "oom": {…} …}, the fields of GET /api/state; sizes in bytes, times in
+    seconds. With --watch that is one such line a second (NDJSON).
+    """
     caller = _caller(context, url, key, state)
 
     def look() -> None:
         text = caller.get("/api/state")
         if as_json:
-            out(text.decode())
+            out(versioned(text))
         else:
             from llmtop.cli.tables import show_state
 
@@ -110,10 +119,15 @@ def _again(look: Callable[[], None], every_s: float | None) -> int:
 
 
 def swaps(context: typer.Context, as_json: Json = False, url: Url = None, key: Key = None, state: State = None) -> int:
-    """List the swaps: what was loaded, what had to go for it, and where the time went."""
+    """List the swaps: what was loaded, what had to go for it, and where the time went.
+
+    --json prints one line: {"schema_version": 1, "swaps": [{"id", "model", "reason", "evicted", "at", "result", "phases":
+    {"queued_s", "drain_s", "stop_s", "settle_s", "spawn_s", "load_s"}, "stops": […]}]}, newest last, null for a phase that
+    did not occur.
+    """
     text = _caller(context, url, key, state).get("/api/swaps")
     if as_json:
-        out(text.decode())
+        out(versioned(text))
     else:
         from llmtop.cli.tables import show_swaps
 
@@ -156,7 +170,7 @@ def _model_command(verb: str) -> Callable[..., int]:
 
 def queue(
     context: typer.Context,
-    verb: Annotated[str | None, typer.Argument(metavar="[hold|resume|step]", help="Nothing shows it.")] = None,
+    verb: Annotated[str | None, typer.Argument(metavar="[hold|resume|step]", help="Nothing shows it.", autocompletion=queue_verbs)] = None,
     url: Url = None,
     key: Key = None,
     state: State = None,

@@ -17,7 +17,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         files: All files that belong to it: shards, projector, draft. Used for pre-flight checks and estimates.
         aliases: Other names that clients may use; unique over all models.
         args: Arguments of the child from ``[*]``, the section and after ``--``, in that order of growing precedence,
-            resolved to one list; without what llmtop owns (host, port, alias, keys, TLS, ``-m``) and without ``--cache-ram``.
+            resolved to one list; without ``--cache-ram`` and what llmtop owns (host, port, alias, keys, TLS, ``-m``).
         source_args: The arguments that name the model (``-m PATH``, ``--mmproj PATH``, ``-hf REPO`` …).
         cache_ram_mib: Prompt cache that the section sets for itself [MiB]; None takes its share of the whole.
         memory: Declared footprint, everything included [bytes].

@@ -6,12 +6,12 @@ Labels carry the ids of configured models and words of llmtop's own, so that no 
 | --- | --- | --- | --- |
 | `llmtop_requests_total` | counter | | requests admitted |
 | `llmtop_errors_total` | counter | | requests that ended with a server error or a refusal |
-| `llmtop_answers_total` | counter | model, code | requests that are over: `2xx` … `5xx`, `left` for a client that left |
+| `llmtop_answers_total` | counter | model, code | requests that are over: `2xx` … `5xx`, `left` |
 | `llmtop_refusals_total` | counter | type | requests refused by the queue, or cut, by error type |
 | `llmtop_queue_wait_seconds` | histogram | model | from arrival to grant (load included), refusal or leaving |
 | `llmtop_request_seconds` | histogram | model | from arrival to the end of the answer: what a client waits |
 | `llmtop_load_seconds` | histogram | model | from spawn to ready |
-| `llmtop_tokens_generated_total` | counter | model | as answers tell (`timings`, `usage`); a stream cut short tells nothing |
+| `llmtop_tokens_generated_total` | counter | model | as answers tell (`timings`, `usage`) |
 | `llmtop_swaps_total` | counter | | loads begun |
 | `llmtop_loads_total` | counter | reason | the same, by what they were begun for |
 | `llmtop_stops_total` | counter | reason | stops asked for, by reason |

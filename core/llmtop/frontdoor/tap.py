@@ -77,7 +77,8 @@ class Tail:
     @property
     def compute_error(self) -> bool:
         """It ended with an error event that says that the backend can only fail from now on."""
-        return _COMPUTE_ERROR in self._kept[-TAIL_BYTES:] and _ERROR_EVENT.search(self._kept[-TAIL_BYTES:]) is not None
+        start = max(0, len(self._kept) - TAIL_BYTES)
+        return self._kept.find(_COMPUTE_ERROR, start) >= 0 and _ERROR_EVENT.search(self._kept, start) is not None
 
     @property
     def tokens(self) -> int:

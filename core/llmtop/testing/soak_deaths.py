@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
 from llmtop.children.guardian import start_time
+from llmtop.core import GRACE_S
 from llmtop.testing import fake_server
 from llmtop.testing.models import server_command, write_model
 from llmtop.testing.rig import free_port, quiet_environment
@@ -121,14 +122,14 @@ class Way:
         blow: Deals it.
         terminal: Llmtop has a terminal.
         code: Exit code or negative signal number to expect; None: it must live on.
-        view: It runs with the view, which breaks; the blow comes after that.
+        view: ``shown``: it runs with the view; ``broken``: that breaks, the blow comes after it; empty: ``serve``.
     """
 
     name: str
     blow: Callable[[Process], None]
     terminal: bool = False
     code: int | None = 0
-    view: bool = False
+    view: Literal["", "shown", "broken"] = ""
 
 
 def _signal(signum: int) -> Callable[[Process], None]:
@@ -141,7 +142,9 @@ WAYS = (
     Way("SIGHUP without a terminal", _signal(signal.SIGHUP), code=None),
     Way("SIGHUP with a terminal", _signal(signal.SIGHUP), terminal=True),
     Way("the terminal is closed", lambda process: process.hang_up(), terminal=True),
-    Way("the view breaks, then SIGTERM", _signal(signal.SIGTERM), terminal=True, view=True),
+    Way("the same with the view", lambda process: process.hang_up(), terminal=True, view="shown"),
+    Way("SIGTERM with the view", _signal(signal.SIGTERM), terminal=True, view="shown"),
+    Way("the view breaks, then SIGTERM", _signal(signal.SIGTERM), terminal=True, view="broken"),
 )
 
 
@@ -183,8 +186,8 @@ async def die(folder: Path, way: Way, kinds: Mapping[str, Mapping[str, Any]] = K
     """Let a llmtop with one child of each kind, all of them busy, die in a way, and time the deaths of its children."""
     port = free_port()
     options = [*_write(folder, kinds), "--port", str(port)]
-    program = ["-m", "llmtop", "serve"]
-    if way.view:
+    program = ["-m", "llmtop_tui"] if way.view else ["-m", "llmtop", "serve"]
+    if way.view == "broken":
         broken = folder / "broken_view.py"
         broken.write_text(_BROKEN_VIEW)
         program = [str(broken)]
@@ -199,7 +202,7 @@ async def die(folder: Path, way: Way, kinds: Mapping[str, Mapping[str, Any]] = K
             death.wrong += [f"{k} was not served" for k, good in zip(kinds, answers, strict=True) if not good]
             state = (await client.get("/api/state")).json()
             pids = {m["id"]: m["pid"] for m in state["models"] if m["pid"]}
-            if way.view:
+            if way.view == "broken":
                 await _view_broke(process)
                 answers = await asyncio.gather(*[_ask(client, kind, 1) for kind in kinds])
                 death.wrong += [] if all(answers) else ["not every child is served after the view broke"]
@@ -211,6 +214,8 @@ async def die(folder: Path, way: Way, kinds: Mapping[str, Mapping[str, Any]] = K
                 await _lives_on(client, process, pids, kinds, death)
             else:
                 await _all_gone(process, pids, begin, death)
+                if way.code == 0 and death.gone_ms and min(death.gone_ms.values()) < GRACE_S * 900:
+                    death.wrong.append(f"requests in flight were not given their time: {death.gone_ms}")
                 if process.status != way.code:
                     death.wrong.append(f"ended with {process.status}, not {way.code}: {_tail(process)}")
             for task in load:

@@ -6,7 +6,7 @@ import json
 import random
 import shlex
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ def dispatcher(folder: Path, real: str | None) -> Path:
 
 
 @asynccontextmanager
-async def house(folder: Path, *options: str, simulated_only: bool = False) -> AsyncIterator[House]:
+async def house(folder: Path, *options: str, simulated_only: bool = False) -> AsyncGenerator[House]:
     """Start a llmtop with all tempers of children; at the end it must go in order and leave nothing.
 
     Args:

@@ -14,7 +14,7 @@ from llmtop_tui.format import age, clean, count
 from llmtop_tui.glyphs import state_word
 from llmtop_tui.panels.rows import RowsPanel, matches
 from llmtop_tui.view import View, level_of
-from llmtop_tui.widgets import lists, models_table
+from llmtop_tui.widgets import lists, models_table, phases
 from llmtop_tui.widgets.line import Line
 
 
@@ -189,7 +189,7 @@ class EventsPanel(RowsPanel):
         snapshot = view.snapshot
         # The core says what happens as events; a swap's row is its time line, placed where it ended.
         dated: list[tuple[float, int, Item]] = [(event.at, event.seq, event) for event in snapshot.events]
-        dated += [(swap.at + lists.swap_total(swap), 1 << 62, swap) for swap in snapshot.swaps.recent]
+        dated += [(phases.bounds(swap, snapshot.at)[1], 1 << 62, swap) for swap in snapshot.swaps.recent]
         dated.sort(key=lambda row: row[:2], reverse=True)
         at_newest = self.cursor == 0 and not self.has_focus
         if at_newest:

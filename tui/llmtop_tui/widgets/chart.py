@@ -11,6 +11,8 @@ from llmtop_tui.widgets.line import Line
 
 AXIS = 5
 """Cells of the scale on the left."""
+HOLD_S = 3.0
+"""For so long a reading stands for the steps after it that have none of their own [s]."""
 
 
 def columns(samples: Sequence[Sample], now: float, step_s: float, width: int) -> list[int | None]:
@@ -27,8 +29,26 @@ def columns(samples: Sequence[Sample], now: float, step_s: float, width: int) ->
     return out
 
 
-def render(samples: Sequence[Sample], now: float, step_s: float, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """``height`` rows; the top one is the limit's."""
+def held(values: list[int | None], steps: int) -> list[int | None]:
+    """The values with gaps of up to ``steps`` filled by the value before them."""
+    out, last, age = list(values), None, 0
+    for index, value in enumerate(values):
+        last, age = (value, 0) if value is not None else (last, age + 1)
+        out[index] = last if age <= steps else None
+    return out
+
+
+def render(
+    samples: Sequence[Sample],
+    now: float,
+    step_s: float,
+    width: int,
+    height: int,
+    glyphs: Glyphs,
+    *,
+    hold: bool = False,
+) -> list[Line]:
+    """``height`` rows; the top one is the limit's. ``hold``: steps shorter than the time between readings are filled."""
     plot = width - AXIS
     if plot < 4 or height < 1:
         return [()] * max(0, height)
@@ -36,6 +56,8 @@ def render(samples: Sequence[Sample], now: float, step_s: float, width: int, hei
     if not limit:
         return [(("  no reading yet", "muted"),)] + [()] * (height - 1)
     values = columns(samples, now, step_s, plot)
+    if hold:
+        values = held(values, round(HOLD_S / step_s))
     eighths = [None if value is None else round(min(1.0, value / limit) * height * 8) for value in values]
     marks = {0: f"{limit / GIB:4.0f} ", height - 1: "   0 "}
     if height % 2 and height > 3:

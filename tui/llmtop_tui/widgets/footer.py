@@ -19,13 +19,18 @@ def _entry(action: Action, target: Target, *, ascii: bool) -> Line:
 
 def entries(target: Target, *, readonly: bool, ascii: bool) -> list[tuple[Action, Line]]:
     """Actions in the order of their rank; ``q`` is not among them, it has the right end."""
-    ranked = sorted((a for a in shown(readonly=readonly) if a.footer and a.id != "leave"), key=lambda a: a.footer)
+    have = shown(readonly=readonly, replay=target.replay, keys=target.keys)
+    ranked = sorted((a for a in have if a.footer and a.id != "leave"), key=lambda a: a.footer)
     return [(action, _entry(action, target, ascii=ascii)) for action in ranked]
+
+
+def _leave_key(target: Target) -> str:
+    return key_name(target.keys.get("leave", ("q",))[0])
 
 
 def render(target: Target, cells: int, *, readonly: bool = False, ascii: bool = False) -> Line:
     """One row; what does not fit is in ``?``."""
-    leave: Line = (("q", "accent bold"), (" Quit ", "text"))
+    leave: Line = ((_leave_key(target), "accent bold"), (" Quit ", "text"))
     left = join((line for _, line in entries(target, readonly=readonly, ascii=ascii)), "  ", cells - width(leave) - 2)
     return spread(((" ", ""), *left), leave, cells)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from llmtop.snapshot import Snapshot
-from llmtop_tui.format import age, clean, clock
+from llmtop_tui.format import age, clean, clock, cut_end
 from llmtop_tui.view import Level, View, level_of
 from llmtop_tui.widgets.line import Line, clip, join
 
@@ -22,8 +22,12 @@ def badges(view: View) -> Line:
         shown.append(("SHUTTING DOWN", "bad reverse bold"))
     elif view.stale_s is not None:
         shown.append((f"STALE {age(view.stale_s)}", "bad reverse bold"))
+    elif view.replay:
+        shown.append((f"REPLAY {view.replay}", "accent reverse bold"))
     elif snapshot.hold:
         shown.append(("HELD", "warn reverse bold"))
+    elif view.kind:
+        shown.append((view.kind, "secondary bold"))
     else:
         shown.append(("SERVING", "good bold"))
     if view.paused_s is not None:
@@ -67,7 +71,7 @@ def render(view: View, width: int, level: Level | None = None) -> Line:
     """One row but the clock; facts that do not fit are dropped from the end."""
     snapshot, level = view.snapshot, level or level_of(width)
     short = level in ("slim", "narrow")
-    name = "llmtop" if short else f"llmtop {clean(snapshot.version)}"
+    name = "llmtop" if short else f"llmtop {clean(snapshot.version)}".rstrip()
     cap = str(snapshot.models_max) if snapshot.models_max else "no cap"
     full = snapshot.models_max and snapshot.running >= snapshot.models_max
     resident = f"{snapshot.running}/{cap}" + ("" if short else f" ({clean(snapshot.models_max_source)})")
@@ -78,6 +82,7 @@ def render(view: View, width: int, level: Level | None = None) -> Line:
         ((name, "accent bold"),),
         ((address(snapshot.url, short=short), "text"),),
         badges(view),
+        ((cut_end(view.fault, max(0, width - 40), view.glyphs.ellipsis), "bad"),) if view.fault else (),
         _fact("resident", resident, "text bold" if full else "text"),
         _fact("Q" if short else "queue", str(waiting), "warn bold" if waiting else "text"),
         _fact("swaps", swaps),
@@ -87,7 +92,12 @@ def render(view: View, width: int, level: Level | None = None) -> Line:
     ]
     if level == "wide":
         running = sum(model.in_flight for model in snapshot.models)
-        facts += [_fact("in flight", str(running)), ((clean(snapshot.server), "muted"),)]
+        facts += [
+            _fact("in flight", str(running)),
+            _fact("self", view.cost) if view.cost else (),
+            _fact("every", f"{view.every_s:g}s") if view.every_s else (),
+            ((clean(snapshot.server), "muted"),),
+        ]
     left = join((fact for fact in facts if fact), "  ", width - 1)
     return clip(((" ", ""), *left), width)
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from llmtop.snapshot import EventLine, LogLine, QueueEntry, Request, Swap
 from llmtop_tui.format import DASH, age, clean, clock, cut_end, cut_middle, fit, gib, known, seconds, width_of
 from llmtop_tui.view import View
+from llmtop_tui.widgets import phases
 from llmtop_tui.widgets.line import Line, clip
 from llmtop_tui.widgets.line import width as line_width
 
 QUEUE_MODEL = {"slim": 14, "narrow": 21, "normal": 26, "wide": 34}
-PHASES = (
-    ("queued_s", "q", "muted"),
-    ("drain_s", "d", "warn"),
-    ("stop_s", "s", "bad"),
-    ("settle_s", "m", "secondary"),
-    ("spawn_s", "p", "accent"),
-    ("load_s", "l", "primary"),
-)
-"""Field of ``Phases``, its letter in the bar, its style."""
-
 EVENT_STYLES = {
     "load": "primary", "ready": "good", "evict": "warn", "stop": "warn", "exit": "muted", "fail": "bad",
     "oom": "bad bold", "sick": "bad", "pin": "accent", "unpin": "accent", "hold": "warn", "drain": "warn",
@@ -82,35 +73,6 @@ def request_row(request: Request, view: View, width: int) -> Line:
     )
 
 
-def phase_bar(swap: Swap, cells: int) -> Line:
-    """Where a swap's time went: a run of letters a phase, in proportion; what occurred has one cell at least."""
-    parts = [(known(getattr(swap.phases, name)) or 0.0, letter, style) for name, letter, style in PHASES]
-    parts = [part for part in parts if part[0] > 0]
-    total = sum(part[0] for part in parts)
-    if not total or cells < len(parts):
-        return ((" " * cells, ""),)
-    spare = cells - len(parts)
-    out: list[tuple[str, str]] = []
-    drawn, passed = 0, 0.0
-    for value, letter, style in parts:
-        passed += value
-        end = round(passed / total * spare)
-        out.append((letter * (1 + end - drawn), style))
-        drawn = end
-    return tuple(out)
-
-
-def phases_text(swap: Swap) -> str:
-    """The phases in words: ``queued 0.4s, drain 1.0s, load 3.1s``."""
-    told = [(name.removesuffix("_s"), known(getattr(swap.phases, name))) for name, _, _ in PHASES]
-    return ", ".join(f"{name} {seconds(value)}" for name, value in told if value is not None and value >= 0.05)
-
-
-def swap_total(swap: Swap) -> float:
-    """Seconds from the start of the wait to ready."""
-    return sum(known(getattr(swap.phases, name)) or 0.0 for name, _, _ in PHASES)
-
-
 def swap_row(swap: Swap, view: View, width: int) -> Line:
     """One swap of the timeline."""
     returned = sum(known(stop.returned_bytes) or 0 for stop in swap.stops)
@@ -118,15 +80,18 @@ def swap_row(swap: Swap, view: View, width: int) -> Line:
     evicted = f", evicted {', '.join(swap.evicted)}" if swap.evicted else ""
     result = {"ok": "good", "": "primary"}.get(swap.result, "bad")
     narrow = width < 76
+    now = view.snapshot.at
+    solid = not (view.mono or view.glyphs.ascii)
+    took = phases.total(swap, now)
     lead: Line = (
-        (f"{clock(swap.at + swap_total(swap))} ", "muted"),
+        (f"{clock(phases.bounds(swap, now)[1])} ", "muted"),
         ("swap   ", EVENT_STYLES["swap"]),
-        *phase_bar(swap, 10 if narrow else 14),
-        (f" {seconds(swap_total(swap)):>5} ", "text bold"),
+        *phases.phase_bar(swap, 10 if narrow else 14, solid=solid, now=now),
+        (f" {seconds(took):>5} ", "text bold"),
         (f"{cut_middle(swap.model, 16 if narrow else 28, view.glyphs.ellipsis)} ", "text"),
         (f"{clean(swap.result or 'now')[:9]}", result),
     )
-    more = f"{evicted}{freed}; {phases_text(swap)}"
+    more = f"{evicted}{freed}; {phases.phases_text(swap, now)}"
     return clip((*lead, (cut_end(more, max(0, width - line_width(lead)), view.glyphs.ellipsis), "muted")), width)
 
 

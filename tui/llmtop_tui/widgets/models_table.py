@@ -15,6 +15,8 @@ from llmtop_tui.widgets.line import Line, clip
 
 LEAD = 3
 """Cells before the first column: cursor, pin, glyph."""
+WRONG = 0.10
+"""An estimate that is further off than this share of what was measured stands out."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,23 @@ def plan_cell(model: Model) -> str:
 
 
 def _plan_style(model: Model) -> str:
-    """Dim as long as the plan holds."""
-    if model.footprint_bytes is not None and model.state != "loading":
+    """Dim as long as the plan holds, to a tenth of what was measured."""
+    if model.footprint_bytes and model.state in ("loaded", "sleeping"):
         plan = model.reserved_bytes or model.estimate_bytes or 0
-        if plan and model.footprint_bytes > plan * 1.05:
-            return "warn"
+        if plan and abs(plan - model.footprint_bytes) > model.footprint_bytes * WRONG:
+            return "warn" if plan < model.footprint_bytes else "text"
     return "muted"
+
+
+def _size_style(model: Model, view: View) -> str:
+    if model.id in view.growth:
+        return "warn bold"
+    return "text" if model.footprint_bytes is not None else "muted"
+
+
+def _size(model: Model, view: View, *, planned: bool = False) -> str:
+    """The size, with an arrow while it grows though nothing is loaded."""
+    return (view.glyphs.up if model.id in view.growth else "") + size_cell(model, planned=planned)
 
 
 def slot_cell(model: Model) -> str:
@@ -153,7 +166,7 @@ Cell = Callable[[Model, View], tuple[str, str]]
 CELLS: dict[str, Cell] = {
     "STATE": lambda m, v: (state_word(m), STATE_STYLES[state_word(m)].replace(" reverse", " bold")),
     "SLOT": lambda m, v: (slot_cell(m), "text bold" if m.in_flight else "muted"),
-    "GiB": lambda m, v: (size_cell(m), "text" if m.footprint_bytes is not None else "muted"),
+    "GiB": lambda m, v: (_size(m, v), _size_style(m, v)),
     "EST": lambda m, v: (plan_cell(m), _plan_style(m)),
     "WAIT": lambda m, v: (str(m.waiting) if m.waiting else DASH, "warn bold" if m.waiting else "muted"),
     "IDLE": lambda m, v: (age(m.idle_s, 5), "muted"),
@@ -192,8 +205,8 @@ def row(model: Model, view: View, level: Level, width: int) -> Line:
         elif column.head == "NOTE":
             spans.append((cut_end(note(model), room, glyphs.ellipsis), _note_style(model)))
         elif column.head == "GiB" and level in ("slim", "narrow"):
-            style = "text" if model.footprint_bytes is not None else "muted"
-            spans.append((fit(size_cell(model, planned=True), room, ">", glyphs.ellipsis) + " ", style))
+            text = fit(_size(model, view, planned=True), room, ">", glyphs.ellipsis)
+            spans.append((text + " ", _size_style(model, view)))
         else:
             text, style = CELLS[column.head](model, view)
             spans.append((fit(text, room, column.align, glyphs.ellipsis) + " ", style))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 from llmtop.snapshot import EventLine, LogLine, Model, QueueEntry, Request, Swap
 from llmtop_tui.actions import GROUPS, Item, key_name, shown
@@ -10,7 +11,8 @@ from llmtop_tui.format import age, clean, clock, count, gib, seconds
 from llmtop_tui.glyphs import STATE_STYLES, state_word
 from llmtop_tui.view import View
 from llmtop_tui.widgets.line import Line
-from llmtop_tui.widgets.lists import PHASES, phase_bar, phases_text, swap_total
+from llmtop_tui.widgets.lists import EVENT_STYLES
+from llmtop_tui.widgets.phases import PHASES, bounds, phase_bar, phases_text, total
 from llmtop_tui.widgets.models_table import note
 
 HEAD, PLAIN = "title", "text"
@@ -20,16 +22,20 @@ def _fact(label: str, value: str, style: str = PLAIN) -> Line:
     return ((f"{label:<11}", "muted"), (clean(value), style))
 
 
-def help_page(*, readonly: bool, ascii: bool) -> list[Line]:
+def help_page(
+    *, readonly: bool, ascii: bool, replay: bool = False, keys: Mapping[str, tuple[str, ...]] | None = None
+) -> list[Line]:
     """All keys, by what they are for, and what the signs mean."""
     out: list[Line] = []
-    actions = shown(readonly=readonly)
+    actions = shown(readonly=readonly, replay=replay, keys=keys)
     for group in GROUPS:
+        if not any(action.group == group for action in actions):
+            continue
         out += [((group, HEAD),)]
         for action in actions:
             if action.group == group:
-                keys = " ".join(key_name(key, ascii=ascii) for key in action.keys)
-                out.append(((f"  {keys:<17}", "accent"), (f"{action.label:<15}", PLAIN), (action.help, "muted")))
+                names = " ".join(key_name(key, ascii=ascii) for key in action.keys)
+                out.append(((f"  {names:<17}", "accent"), (f"{action.label:<15}", PLAIN), (action.help, "muted")))
         out.append(())
     legend = (
         "Gauge: a run of cells a child, keyed by its letter; - other use, | the limit; WARN from 80 %, CRIT from 95 %."
@@ -44,14 +50,15 @@ def help_page(*, readonly: bool, ascii: bool) -> list[Line]:
     ]
 
 
-def _swap_lines(swap: Swap) -> list[Line]:
+def _swap_lines(swap: Swap, view: View) -> list[Line]:
+    solid, now = not (view.mono or view.glyphs.ascii), view.snapshot.at
     head: list[tuple[str, str]] = [
         (f"{clock(swap.at)} ", "muted"),
-        *phase_bar(swap, 24),
-        (f" {seconds(swap_total(swap))} ", "text bold"),
+        *phase_bar(swap, 24, solid=solid, now=now),
+        (f" {seconds(total(swap, now))} ", "text bold"),
     ]
     head.append((clean(f"{swap.result or 'under way'}, {swap.reason}"), PLAIN))
-    out: list[Line] = [tuple(head), ((f"  {phases_text(swap)}", "muted"),)]
+    out: list[Line] = [tuple(head), ((f"  {phases_text(swap, now)}", "muted"),)]
     for stop in swap.stops:
         back = (
             f"{gib(stop.returned_bytes)} of {gib(stop.footprint_bytes)} GiB back, settled in {seconds(stop.settle_s)}"
@@ -96,7 +103,7 @@ def model_page(model: Model, view: View) -> list[Line]:
     if swaps:
         out += [(), (("Swaps", HEAD),)]
         for swap in reversed(swaps):
-            out += _swap_lines(swap)
+            out += _swap_lines(swap, view)
     return out
 
 
@@ -117,6 +124,37 @@ def _failure(model: Model) -> list[Line]:
     return [*out, *(((f"  {clean(line)}", "muted"),) for line in failure.lines)]
 
 
+AROUND_S = 30.0
+"""Events this close to one are shown with it [s]."""
+
+
+def event_page(event: EventLine, view: View) -> list[Line]:
+    """An event whole, the swap that it belongs to, and what else happened about then."""
+    out = [
+        _fact("at", clock(event.at)),
+        _fact("kind", event.kind, EVENT_STYLES.get(event.kind, PLAIN)),
+        _fact("model", event.model or "-"),
+        _fact("what", event.text),
+    ]
+    swaps = [swap for swap in view.snapshot.swaps.recent if _during(event, swap, view.snapshot.at)]
+    if swaps:
+        out += [(), (("During the swap", HEAD),)]
+        for swap in swaps:
+            out += _swap_lines(swap, view)
+    others = [e for e in view.snapshot.events if e.seq != event.seq and abs(e.at - event.at) <= AROUND_S]
+    if others:
+        out += [(), ((f"Within {AROUND_S:.0f} s", HEAD),)]
+        for other in others[-40:]:
+            when = f"{other.at - event.at:+.1f}s"
+            out.append(((f"{when:>8} ", "muted"), (clean(f"{other.kind} {other.model} {other.text}"), PLAIN)))
+    return out
+
+
+def _during(event: EventLine, swap: Swap, now: float) -> bool:
+    start, end = bounds(swap, now)
+    return event.model in (swap.model, *swap.evicted) and start - 0.5 <= event.at <= end + 0.5
+
+
 def item_page(item: Item, view: View) -> tuple[str, list[Line]]:
     """Title and text of a row's page."""
     match item:
@@ -126,9 +164,9 @@ def item_page(item: Item, view: View) -> tuple[str, list[Line]]:
             model = view.model(item.model)
             return clean(item.model), model_page(model, view) if model else [((clean(item.model), PLAIN),)]
         case Swap():
-            return clean(f"swap to {item.model}"), _swap_lines(item)
+            return clean(f"swap to {item.model}"), _swap_lines(item, view)
         case EventLine():
-            return clean(f"{item.kind} {item.model}"), [_fact("at", clock(item.at)), _fact("what", item.text)]
+            return clean(f"{item.kind} {item.model}"), event_page(item, view)
         case LogLine():
             return clean(f"log of {item.model}"), [_fact("at", clock(item.at)), _fact("line", item.text)]
         case None:

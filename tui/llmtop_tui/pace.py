@@ -1,0 +1,63 @@
+"""How often a new picture is shown, and what the view itself costs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import psutil
+
+RATES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Times between two pictures that can be chosen [s]."""
+BLURRED_S = 1.0
+"""Shortest time between two pictures while another window has the focus [s]."""
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Speeds of a recording that can be chosen: recorded seconds a second."""
+COST_EVERY_S = 5.0
+
+
+def neighbour(values: tuple[float, ...], now: float, by: int) -> float:
+    """The value that many places further, within the ends."""
+    nearest = min(range(len(values)), key=lambda index: abs(values[index] - now))
+    return values[max(0, min(len(values) - 1, nearest + by))]
+
+
+class Pace:
+    """Waits between two pictures; whoever cannot wait shortens it.
+
+    Attributes:
+        every_s: Time between two pictures [s].
+    """
+
+    def __init__(self) -> None:
+        self.every_s = RATES_S[0]
+        self._hurry = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Show the next picture as soon as there is one."""
+        self._hurry.set()
+
+    async def wait(self, *, focused: bool) -> None:
+        """Until the next picture is due."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), self.every_s if focused else max(self.every_s, BLURRED_S))
+        self._hurry.clear()
+
+
+class Cost:
+    """Memory and processor time of this process, read now and then."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._process.cpu_percent(None)  # the first reading is the start of the second
+        self._read_at = 0.0
+        self.text = ""
+
+    def read(self, now: float) -> str:
+        """``self 46 MB 1.8%``; ``now`` is monotonic [s]."""
+        if self._read_at and now - self._read_at >= COST_EVERY_S or not self._read_at:
+            first, self._read_at = not self._read_at, now
+            if not first:
+                share = self._process.cpu_percent(None)
+                self.text = f"{self._process.memory_info().rss / 1e6:.0f} MB {share:.1f}%"
+        return self.text
