@@ -74,7 +74,7 @@ def run_screen(mode: str, seconds: float, runs: Runs) -> None:
             keep(runs, runs.cursor_ms, terminal.latency_ms(b"k" if number % 2 else b"j", b">"))
             time.sleep(0.37)
         for _ in range(PRESSES // 2):
-            keep(runs, runs.help_ms, terminal.latency_ms(b"?", b"This page"))
+            keep(runs, runs.help_ms, terminal.latency_ms(b"?", b"KEYS"))
             time.sleep(0.37)
             terminal.press(b"\x1b")
             time.sleep(0.37)

@@ -29,8 +29,6 @@ def long_run(tmp_path: Path) -> Path:
     return path
 
 
-
-
 @pytest.mark.parametrize(("kinds", "at_s"), [(["swap"], 200.0), (["swap", "swap"], 400.0), (["oom"], 600.0)])
 async def test_a_paused_replay_moves_on_to_the_next_of_its_kind(long_run: Path, kinds: list[str], at_s: float) -> None:
     client = ReplayClient(long_run)

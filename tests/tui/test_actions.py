@@ -19,6 +19,7 @@ from llmtop_tui.scenes import full, held, oom
 from llmtop_tui.screens import confirm
 from llmtop_tui.screens.confirm import ConfirmScreen
 from llmtop_tui.screens.pager import PagerScreen
+from llmtop_tui.screens.timeline import TimelineScreen
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +77,14 @@ CASES: dict[str, Case] = {
     "alarm": (oom, "exclamation_mark", lambda app, c: app.main.log_panel.model == MISTRAL.id),
     "zoom": (full, "5 z", lambda app, c: not app.main.models.display and app.main.log_panel.size.height > 30),
     "pause": (full, "space", lambda app, c: app.view.paused_s is not None),
+    "refresh": (full, "r", lambda app, c: c.asked == 1),
+    "faster": (full, "minus minus plus", lambda app, c: app.pace.every_s == 1.0),
+    "slower": (full, "minus", lambda app, c: app.pace.every_s == 1.0),
+    "next_swap": (full, "right_square_bracket", lambda app, c: app.screen is app.main and not c.said),
+    "next_oom": (full, "left_square_bracket", lambda app, c: app.screen is app.main and not c.said),
+    "timeline": (full, "T", lambda app, c: isinstance(app.screen, TimelineScreen)),
+    "open_log": (full, "o", lambda app, c: any("cannot be shown" in n.message for n in app._notifications)),
+    "mouse": (full, "m", lambda app, c: not app.mouse),
     "copy": (full, "y", lambda app, c: "curl http://127.0.0.1:8080/v1/chat/completions" in app.clipboard),
     "copy_json": (full, "Y", lambda app, c: msgspec.json.decode(app.clipboard)["id"] == GEMMA.id),
     "down": (full, "j down", _cursor(NOMIC.id)),

@@ -17,30 +17,34 @@ from textual.command import CommandPalette, Provider
 from textual.widget import Widget
 
 from llmtop.client import CoreClient
-from llmtop.snapshot import Snapshot
-from llmtop_tui.actions import BY_ID, Target
+from llmtop.snapshot import Model, Snapshot
+from llmtop_tui.actions import BY_ID, Action, Item, Target, is_there, shown
 from llmtop_tui.asking import Asking, Leave
+from llmtop_tui.clients import Distant, Other, Player
 from llmtop_tui.commands import LoadCommands, MainCommands
 from llmtop_tui.deeds import CoreDeeds
 from llmtop_tui.format import ascii_only, clean
 from llmtop_tui.glyphs import ASCII, UNICODE, utf8
 from llmtop_tui.ink import Ink
 from llmtop_tui.messages import ActionAsked, CursorMoved, LogFetched, SnapshotArrived
+from llmtop_tui.outside import MOUSE_OFF, MOUSE_ON
+from llmtop_tui.pace import Cost, Pace, position_of
 from llmtop_tui.panels.base import LineView
+from llmtop_tui.play_deeds import PlayDeeds
+from llmtop_tui.preferences import Preferences
 from llmtop_tui.screens.main import MainScreen
 from llmtop_tui.screens.pager import PagerScreen
+from llmtop_tui.screens.timeline import TimelineScreen
 from llmtop_tui.themes import COLOR_BLIND, DARK, THEMES
-from llmtop_tui.view import BREAKPOINTS, View
+from llmtop_tui.view import BREAKPOINTS, View, level_of
 from llmtop_tui.view_deeds import ViewDeeds
 from llmtop_tui.widgets.line import Line
+from llmtop_tui.widgets.pages import item_page
 
 __all__ = ["Leave", "LlmtopApp"]
 
 STALE_S = 3.0
 """A core tells something each second; after this long without, the screen says STALE [s]."""
-PACE_S = 0.2
-PACE_BLURRED_S = 1.0
-"""Shortest time between two pictures: while the terminal has the focus, and while it has not [s]."""
 
 
 class LlmtopApp(App[Leave]):
@@ -51,6 +55,8 @@ class LlmtopApp(App[Leave]):
         readonly: No keys that change what is served.
         ascii_only: Plain ASCII signs, also where the locale could show more.
         detach_allowed: Leaving may keep the core of this process serving.
+        preferences: The user's theme and keys; none if None.
+        mouse: The terminal reports the mouse.
     """
 
     CSS_PATH = "app.tcss"
@@ -64,7 +70,14 @@ class LlmtopApp(App[Leave]):
     ]
 
     def __init__(
-        self, client: CoreClient, *, readonly: bool = False, ascii_only: bool = False, detach_allowed: bool = True
+        self,
+        client: CoreClient,
+        *,
+        readonly: bool = False,
+        ascii_only: bool = False,
+        detach_allowed: bool = True,
+        preferences: Preferences | None = None,
+        mouse: bool = True,
     ) -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty means unset; Textual takes it as set
@@ -80,7 +93,14 @@ class LlmtopApp(App[Leave]):
         self.view.take(self.newest)
         self.main: MainScreen = MainScreen()
         self._asking = Asking(self)
-        self.core_deeds, self.view_deeds = CoreDeeds(self), ViewDeeds(self)
+        self.core_deeds = CoreDeeds(self)
+        self.deeds = (self.core_deeds, ViewDeeds(self), PlayDeeds(self))
+        self.preferences = preferences or Preferences()
+        self.keys = self.preferences.keys
+        self.player: Player | None = client if isinstance(client, Player) else None
+        self.pace, self.mouse = Pace(), mouse
+        self._cost = Cost()
+        self.view.kind = client.kind if isinstance(client, Other) else ""
         self._ink: tuple[str, Ink] | None = None
         self._last_key = ""
         self._heard_at = time.monotonic()
@@ -89,7 +109,9 @@ class LlmtopApp(App[Leave]):
         for theme in THEMES:
             self.register_theme(theme)
         if "TEXTUAL_THEME" not in os.environ:
-            self.theme = DARK.name
+            chosen = self.preferences.theme
+            self.theme = chosen if chosen in self.available_themes else DARK.name
+        self.set_keymap({action: ",".join(keys) for action, keys in self.keys.items()})
 
     # Life
 
@@ -98,9 +120,15 @@ class LlmtopApp(App[Leave]):
         if self.view.glyphs.ascii:
             self.add_class("-ascii")
         self.theme_changed_signal.subscribe(self, lambda _: self._recolour())
-        self.call_after_refresh(self._show)
+        self.call_after_refresh(self._start)
         self.run_worker(self._follow(), group="follow", exclusive=True)
         self.set_interval(1.0, self._tick)
+
+    def _start(self) -> None:
+        self.show_position()
+        self._show()
+        for problem in self.preferences.problems:
+            self.tell(problem, "warning")
 
     async def _follow(self) -> None:
         """Hand each picture of the core to the screen; a core that cannot be reached is tried again."""
@@ -108,7 +136,7 @@ class LlmtopApp(App[Leave]):
             try:
                 async for snapshot in self.client.changes():
                     self.post_message(SnapshotArrived(snapshot))
-                    await asyncio.sleep(PACE_S if self.app_focus else PACE_BLURRED_S)
+                    await self.pace.wait(focused=self.app_focus)
             except (
                 Exception
             ) as error:  # whatever a client's transport raises shows as STALE, never as an end of the view
@@ -119,7 +147,9 @@ class LlmtopApp(App[Leave]):
     def _arrived(self, message: SnapshotArrived) -> None:
         self._heard_at = time.monotonic()
         self.newest = message.snapshot
-        self.view.stale_s = None
+        self.view.stale_s, self.view.fault = None, ""
+        if self.player is not None:
+            self.view.replay = position_of(self.player)
         if self._paused_at is None:
             self.view.take(self.newest)
             self._show()
@@ -130,8 +160,9 @@ class LlmtopApp(App[Leave]):
 
     def _show(self) -> None:
         self.main.show(self.view)
-        if isinstance(self.screen, PagerScreen):
-            self.screen.refresh_page()
+        for screen in self.screen_stack:
+            if isinstance(screen, PagerScreen | TimelineScreen):
+                screen.refresh_page()
 
     def _show_alarms(self) -> None:
         """While paused: the clock's row and the alarms tell the present, all else stands."""
@@ -140,11 +171,17 @@ class LlmtopApp(App[Leave]):
         self.main.alert.show(now)
 
     def _tick(self) -> None:
-        silent = time.monotonic() - self._heard_at
-        stale = silent if silent > STALE_S else None
-        paused = None if self._paused_at is None else time.monotonic() - self._paused_at
-        if (stale, paused) != (None, None) or self.view.stale_s is not None:
-            self.view.stale_s, self.view.paused_s = stale, paused
+        now, view = time.monotonic(), self.view
+        silent = now - self._heard_at
+        stale = silent if silent > STALE_S + self.pace.every_s else None
+        fault = ""
+        if isinstance(self.client, Distant) and self.client.fault:
+            stale, fault = max(silent, self.client.stale_s), self.client.fault
+        paused = None if self._paused_at is None else now - self._paused_at
+        cost = self._cost.read(now) if level_of(self.size.width) == "wide" else ""
+        told = (stale, paused, fault, cost, self.pace.every_s)
+        if told != (view.stale_s, view.paused_s, view.fault, view.cost, view.every_s):
+            view.stale_s, view.paused_s, view.fault, view.cost, view.every_s = told
             self._show_alarms()
 
     # Colours
@@ -164,6 +201,7 @@ class LlmtopApp(App[Leave]):
 
     def _recolour(self) -> None:
         self._ink = None
+        self.preferences.save_theme(self.theme)
         for screen in self.screen_stack:
             for panel in screen.query(LineView):
                 panel.refresh()
@@ -176,11 +214,26 @@ class LlmtopApp(App[Leave]):
         name = self.main.selected_model()
         model = next((m for m in self.newest.models if m.id == name), None)
         panel = self.main.active
-        return Target(self.newest, model, panel.id or "", panel.item, self.client.embedded)
+        return Target(
+            self.newest, model, panel.id or "", panel.item, self.client.embedded, self.player is not None, self.keys
+        )
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The actions that this view has, with their keys."""
+        return shown(readonly=self.readonly, replay=self.player is not None, keys=self.keys)
+
+    def has_action(self, action: Action) -> bool:
+        """This view has the action."""
+        return is_there(action, readonly=self.readonly, replay=self.player is not None)
+
+    def action_of(self, key: str) -> str:
+        """The action of a key, empty for none."""
+        return next((action.id for action in self.actions if key in action.keys), "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave destructive keys out of a read-only view."""
-        if action == "do" and self.readonly and parameters and BY_ID[str(parameters[0])].danger:
+        """Leave out what this view does not have: verbs where it is read-only, a recording's keys for a live core."""
+        if action == "do" and parameters and not self.has_action(BY_ID[str(parameters[0])]):
             return False
         return super().check_action(action, parameters)
 
@@ -206,6 +259,7 @@ class LlmtopApp(App[Leave]):
         """The models' cursor goes along with the queue's: one model is selected, wherever it was pointed at."""
         if message.panel in ("queue", "flight"):
             self.main.models.select(getattr(self.main.panel(message.panel).item, "model", ""))
+        self.main.detail.redraw()
         self.main.footer.redraw()
 
     @on(LogFetched)
@@ -230,6 +284,19 @@ class LlmtopApp(App[Leave]):
     def open_page(self, name: str, text: Callable[[], list[Line]], indent: int = 11) -> None:
         """Show a page of text; rows that wrap go on at ``indent``."""
         self.push_screen(PagerScreen(name, text, self.view, indent))
+
+    def open_row(self, item: Item) -> None:
+        """A page about a row; a model's page follows what happens to it."""
+
+        def text() -> list[Line]:
+            fresh = self.view.model(item.id) if isinstance(item, Model) else None
+            return item_page(fresh or item, self.view)[1]
+
+        self.open_page(item_page(item, self.view)[0], text)
+
+    def open_timeline(self) -> None:
+        """The swaps of late over the whole screen."""
+        self.push_screen(TimelineScreen(self.view))
 
     def open_palette(self) -> None:
         """Every action, every model."""
@@ -261,6 +328,25 @@ class LlmtopApp(App[Leave]):
             self._paused_at, self.view.paused_s = None, None
             self.view.take(self.newest)
             self._show()
+
+    def show_position(self) -> None:
+        """Tell where a recording stands."""
+        if self.player is not None:
+            self.view.replay = position_of(self.player)
+            self._show_alarms()
+
+    def set_mouse(self, on: bool) -> None:
+        """Let the terminal report the mouse, or keep it for its own selection."""
+        self.mouse = on
+        driver = self._driver
+        if driver is not None:
+            driver.write(MOUSE_ON if on else MOUSE_OFF)
+            driver.flush()
+
+    def keep_mouse(self) -> None:
+        """After another program had the terminal: the mouse stays off if it was."""
+        if not self.mouse:
+            self.set_mouse(False)
 
     def on_app_focus(self) -> None:
         """Back from another window: the panel in use has the keys again."""

@@ -33,7 +33,7 @@ class Asking:
     def start(self, action: Action, key: str) -> None:
         """Begin an action; ``key`` opened it, empty for mouse and palette."""
         app = self._app
-        if isinstance(app.screen, ConfirmScreen) or (app.readonly and action.danger):
+        if isinstance(app.screen, ConfirmScreen) or not app.has_action(action):
             return
         target = app.target
         if not action.applies(target.panel):
@@ -80,6 +80,9 @@ def carry_out(app: LlmtopApp, action: str, target: Target) -> None:
     if simple is not None:
         simple(app)
         return
-    deeds = app.core_deeds if hasattr(app.core_deeds, action) else app.view_deeds
-    call: Callable[[Target], None] = getattr(deeds, action)
-    call(target)
+    for deeds in app.deeds:
+        call: Callable[[Target], None] | None = getattr(deeds, action, None)
+        if call is not None:
+            call(target)
+            return
+    raise LookupError(f"nothing does {action}")

@@ -1,4 +1,4 @@
-"""What some cores can do besides: a recording is played, a core elsewhere can be out of reach. Asked by ``isinstance``."""
+"""What some cores can do besides, asked by ``isinstance``: a recording is played, a core elsewhere is out of reach."""
 
 from __future__ import annotations
 

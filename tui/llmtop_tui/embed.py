@@ -17,7 +17,9 @@ from llmtop.core import Core, wait_until_over
 from llmtop.embed import EmbeddedClient
 from llmtop.record import Recorder
 from llmtop.remote import RemoteClient
+from llmtop.remote_router import RouterClient, is_router
 from llmtop_tui.app import Leave, LlmtopApp
+from llmtop_tui.preferences import Preferences, folder_of
 
 LOG_BYTES = 2 * 2**20
 
@@ -61,10 +63,10 @@ class Embedded:
 
     def _show(self) -> Leave:
         """Show the view until the user leaves it or it breaks."""
-        self._app = LlmtopApp(EmbeddedClient(self._core), readonly=self._readonly, ascii_only=_ascii_only())
+        self._app = _view(EmbeddedClient(self._core), readonly=self._readonly)
         why = ""
         try:
-            result = self._app.run(mouse=not os.environ.get("LLMTOP_NO_MOUSE"))
+            result = self._app.run(mouse=self._app.mouse)
             if result is None and self._app.return_code:
                 why = "the view broke"
         except KeyboardInterrupt:
@@ -91,11 +93,12 @@ class Embedded:
 
 def attach(url: str, key: str, *, readonly: bool, record: str = "") -> int:
     """Show a core that runs elsewhere. Gives the exit code."""
+    kind = RouterClient if is_router(url, key) else RemoteClient
     if not record:
-        return _view_only(RemoteClient(url, key), readonly=readonly)
+        return _view_only(kind(url, key), readonly=readonly)
     recorder = Recorder(record, time.monotonic(), time.time())
     try:
-        client = RemoteClient(url, key, seen=lambda snapshot: recorder.snapshot(snapshot, time.monotonic()))
+        client = kind(url, key, seen=lambda snapshot: recorder.snapshot(snapshot, time.monotonic()))
         return _view_only(client, readonly=readonly)
     finally:
         recorder.close()
@@ -109,13 +112,20 @@ def replay(path: str) -> int:
 
 
 def _view_only(client: CoreClient, *, readonly: bool) -> int:
-    app = LlmtopApp(client, readonly=readonly, ascii_only=_ascii_only())
-    app.run(mouse=not os.environ.get("LLMTOP_NO_MOUSE"))
+    app = _view(client, readonly=readonly)
+    app.run(mouse=app.mouse)
     return int(app.return_code or 0)
 
 
-def _ascii_only() -> bool:
-    return bool(os.environ.get("LLMTOP_ASCII"))
+def _view(client: CoreClient, *, readonly: bool) -> LlmtopApp:
+    """The screen as this user likes it."""
+    return LlmtopApp(
+        client,
+        readonly=readonly,
+        ascii_only=bool(os.environ.get("LLMTOP_ASCII")),
+        preferences=Preferences.load(folder_of(os.environ)),
+        mouse=not os.environ.get("LLMTOP_NO_MOUSE"),
+    )
 
 
 def _say(text: str) -> None:

@@ -17,6 +17,15 @@ BANDS = 8
 
 _BAND_HUES = ("#4f9cf0", "#e0a03c", "#3fb68b", "#c77dd6", "#d9706b", "#5bc0cf", "#a6b34a", "#9a8cf2")
 _BAND_HUES_CVD = ("#0072b2", "#e69f00", "#56b4e9", "#cc79a7", "#009e73", "#d55e00", "#f0e442", "#999999")
+_TONES = {
+    "good": "success",
+    "warn": "warning",
+    "bad": "error",
+    "primary": "primary",
+    "secondary": "secondary",
+    "accent": "accent",
+}
+"""Our names to the theme's."""
 _MONO = {
     "muted": Style(dim=True),
     "rule": Style(dim=True),
@@ -51,18 +60,12 @@ class Ink:
         def mixed(share: float) -> Style:
             return Style(color=paper.blend(text, share).rich_color)
 
-        self._names = {
+        self._names = {name: tone(theirs) for name, theirs in _TONES.items()} | {
             "text": mixed(0.92),
             "muted": mixed(0.52),
             "rule": mixed(0.26),
             "free": mixed(0.26),
-            "good": tone("success"),
-            "warn": tone("warning"),
-            "bad": tone("error"),
             "chart": Style(color=paper.blend(Color.parse(variables["primary"]), 0.55).rich_color),
-            "primary": tone("primary"),
-            "secondary": tone("secondary"),
-            "accent": tone("accent"),
             "title": mixed(0.78) + Style(bold=True),
             "focus": tone("accent") + Style(bold=True),
             "cursor": Style(bgcolor=paper.blend(Color.parse(variables["accent"]), 0.2).rich_color),
@@ -70,12 +73,13 @@ class Ink:
             "reverse": Style(reverse=True),
             "bold": Style(bold=True),
         }
-        for name in ("muted", "warn", "bad", "secondary", "accent", "primary", "good"):
-            hue = Color.from_rich_color(self._names[name].color)
-            ground = paper.blend(hue, 0.72)
-            self._names[f"on-{name}"] = Style(
-                color=ground.get_contrast_text(0.92).rich_color, bgcolor=ground.rich_color
-            )
+        for name, tint in (
+            ("muted", paper.blend(text, 0.52)),
+            *((ours, Color.parse(variables[theirs])) for ours, theirs in _TONES.items()),
+        ):
+            ground = paper.blend(tint, 0.72)
+            ink = ground.get_contrast_text(0.92)
+            self._names[f"on-{name}"] = Style(color=ink.rich_color, bgcolor=ground.rich_color)
         for index, hue in enumerate(_BAND_HUES_CVD if color_blind else _BAND_HUES):
             color = Color.parse(hue)
             self._names[f"band{index}"] = Style(

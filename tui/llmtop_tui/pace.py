@@ -7,6 +7,8 @@ import contextlib
 
 import psutil
 
+from llmtop_tui.clients import Player
+
 RATES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Times between two pictures that can be chosen [s]."""
 BLURRED_S = 1.0
@@ -20,6 +22,13 @@ def neighbour(values: tuple[float, ...], now: float, by: int) -> float:
     """The value that many places further, within the ends."""
     nearest = min(range(len(values)), key=lambda index: abs(values[index] - now))
     return values[max(0, min(len(values) - 1, nearest + by))]
+
+
+def position_of(player: Player) -> str:
+    """``00:12 x2``, and whether it stands."""
+    minutes, rest = divmod(int(player.position_s), 60)
+    state = " ended" if player.ended else " paused" if player.paused else ""
+    return f"{minutes:02}:{rest:02} x{player.speed:g}{state}"
 
 
 class Pace:
@@ -55,9 +64,10 @@ class Cost:
 
     def read(self, now: float) -> str:
         """``self 46 MB 1.8%``; ``now`` is monotonic [s]."""
-        if self._read_at and now - self._read_at >= COST_EVERY_S or not self._read_at:
-            first, self._read_at = not self._read_at, now
-            if not first:
-                share = self._process.cpu_percent(None)
-                self.text = f"{self._process.memory_info().rss / 1e6:.0f} MB {share:.1f}%"
+        if not self._read_at:
+            self._read_at = now
+        elif now - self._read_at >= COST_EVERY_S:
+            self._read_at = now
+            share = self._process.cpu_percent(None)
+            self.text = f"{self._process.memory_info().rss / 1e6:.0f} MB {share:.1f}%"
         return self.text

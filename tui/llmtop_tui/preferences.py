@@ -1,4 +1,4 @@
-"""What the user has chosen for good: the theme, and other keys. Two small JSON files in the user's configuration folder.
+"""What the user has chosen for good, in two small JSON files of the configuration folder: the theme, and other keys.
 
 ``ui.json`` is ``{"theme": NAME}`` and is written when the theme is changed. ``keymap.json`` is written by the user:
 ``{"ACTION": "KEY"}`` with the actions that have another key, several keys with commas between them.
@@ -95,7 +95,8 @@ def keymap(told: Mapping[str, object], problems: list[str]) -> dict[str, tuple[s
     """The keys of ``keymap.json`` as far as they make sense; what does not is told."""
     chosen: dict[str, tuple[str, ...]] = {}
     for name, value in told.items():
-        keys = tuple(filter(None, map(key_of, value.split(",")))) if isinstance(value, str) else ()
+        parts = value.split(",") if isinstance(value, str) else []
+        keys = tuple(key_of(part) for part in parts if part.strip())
         if name not in BY_ID:
             problems.append(f"keymap.json: there is no action {name!r}")
         elif not keys:

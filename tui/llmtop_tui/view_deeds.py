@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-import shutil
-import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
+from textual.app import SuspendNotSupported
 
-from llmtop.snapshot import EventLine, LogLine, Model
+from llmtop.snapshot import EventLine, LogLine
 from llmtop_tui.actions import Target
 from llmtop_tui.format import clean
+from llmtop_tui.outside import clipboard_command, page, pager, pipe
 from llmtop_tui.panels.log import LogPanel
 from llmtop_tui.widgets.line import Line
 from llmtop_tui.widgets.models_table import SORTS
-from llmtop_tui.widgets.pages import help_page, item_page
+from llmtop_tui.widgets.pages import help_page
 
 if TYPE_CHECKING:
     from llmtop_tui.app import LlmtopApp
@@ -31,19 +32,56 @@ class ViewDeeds:
     def help(self, _: Target) -> None:
         """The keys."""
         app = self.app
-        app.open_page("KEYS", lambda: help_page(readonly=app.readonly, ascii=app.view.glyphs.ascii), indent=34)
+
+        def text() -> list[Line]:
+            replay = app.player is not None
+            return help_page(readonly=app.readonly, ascii=app.view.glyphs.ascii, replay=replay, keys=app.keys)
+
+        app.open_page("KEYS", text, indent=34)
 
     def detail(self, target: Target) -> None:
         """A page about the row; a model's page follows what happens to it."""
         item = target.item if target.panel != "models" else target.model
-        if item is None:
+        if item is not None:
+            self.app.open_row(item)
+
+    def timeline(self, _: Target) -> None:
+        """The swaps of late."""
+        self.app.open_timeline()
+
+    def open_log(self, target: Target) -> None:
+        """The log in the user's pager: what the log panel shows if it is in use, else that of the model."""
+        log = self.app.main.log_panel
+        name = log.model if target.panel == "log" else target.model.id if target.model is not None else None
+        self.app.run_worker(self._page(name), group="log", exclusive=True, exit_on_error=False)
+
+    async def _page(self, model: str | None) -> None:
+        command = pager(os.environ)
+        if command is None:
+            self.app.tell("no pager found: set PAGER", "error")
             return
+        shown = self.app.main.log_panel.items
+        lines = tuple(line for line in shown if isinstance(line, LogLine))
+        if model is not None:
+            try:
+                lines = await self.app.client.log(model) or tuple(line for line in lines if line.model == model)
+            except Exception as error:  # whatever a client's transport raises
+                self.app.tell(f"no log: {error}", "error")
+                return
+        if not lines:
+            self.app.tell("no output yet", "warning")
+            return
+        try:
+            with self.app.suspend():
+                page(command, lines)
+        except (SuspendNotSupported, OSError) as error:
+            self.app.tell(f"the pager cannot be shown: {str(error) or 'not in this terminal'}", "error")
+        self.app.keep_mouse()
 
-        def text() -> list[Line]:
-            fresh = self.app.view.model(item.id) if isinstance(item, Model) else None
-            return item_page(fresh or item, self.app.view)[1]
-
-        self.app.open_page(item_page(item, self.app.view)[0], text)
+    def mouse(self, _: Target) -> None:
+        """Mouse off or on."""
+        self.app.set_mouse(not self.app.mouse)
+        self.app.tell("mouse on" if self.app.mouse else "mouse off: the terminal selects text, m turns it on")
 
     def copy(self, target: Target) -> None:
         """A line as it stands, else a command that asks the model something."""
@@ -67,9 +105,9 @@ class ViewDeeds:
 
     def _copy(self, text: str, done: str) -> None:
         self.app.copy_to_clipboard(text)
-        tool = shutil.which("pbcopy")
-        if tool:  # Terminal.app knows no OSC 52
-            self.app.run_worker(lambda: _pipe(tool, text), thread=True, exit_on_error=False)
+        command = clipboard_command(os.environ)
+        if command:  # Terminal.app knows no OSC 52
+            self.app.run_worker(lambda: pipe(command, text), thread=True, exit_on_error=False)
         self.app.tell(done)
 
     def last(self, _: Target) -> None:
@@ -96,10 +134,6 @@ class ViewDeeds:
         models.sort_by(SORTS[(SORTS.index(models.sort) + 1) % len(SORTS)])
 
 
-def _pipe(tool: str, text: str) -> None:
-    subprocess.run([tool], input=text.encode(), check=False, timeout=5)
-
-
 _FAR = 10**9
 
 SIMPLE: dict[str, Callable[[LlmtopApp], object]] = {
@@ -110,7 +144,6 @@ SIMPLE: dict[str, Callable[[LlmtopApp], object]] = {
     "follow": lambda app: app.main.log_panel.set_follow(not app.main.log_panel.follow),
     "wrap": lambda app: app.main.log_panel.set_wrap(not app.main.log_panel.wrap),
     "zoom": lambda app: app.main.zoom(None if app.main.zoomed else app.main.active),
-    "pause": lambda app: app.toggle_pause(),
     "down": lambda app: app.main.active.move(1),
     "up": lambda app: app.main.active.move(-1),
     "first": lambda app: app.main.active.move(-_FAR),
@@ -119,7 +152,7 @@ SIMPLE: dict[str, Callable[[LlmtopApp], object]] = {
     "next_panel": lambda app: app.main.use_next(1),
     "previous_panel": lambda app: app.main.use_next(-1),
     "panel_models": lambda app: app.main.use(app.main.models),
-    "panel_queue": lambda app: app.main.use(app.main.queue),
+    "panel_queue": lambda app: app.main.use_queue(),
     "panel_memory": lambda app: app.main.use(app.main.chart),
     "panel_events": lambda app: app.main.use(app.main.history),
     "panel_log": lambda app: app.main.use(app.main.log_panel),

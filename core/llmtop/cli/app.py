@@ -19,9 +19,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "fit": ("fit",),
     "doctor": ("doctor",),
     "simulate": ("simulate",),
+    "neighbours": ("import", "export"),
+    "service": ("service",),
     "talk": ("ps", "swaps", "logs", "load", "evict", "pin", "unpin", "kill", "queue"),
 }
 """Modules of this package with a function ``register(app)``, and the commands each adds, in the order of ``--help``."""
+
+
+COMPLETES = "_LLMTOP_COMPLETE"
+"""Set by a shell's completion function, which runs the program to ask what may follow."""
 
 
 def build(command: str = "") -> typer.Typer:
@@ -33,19 +39,28 @@ def build(command: str = "") -> typer.Typer:
     Returns:
         The whole of it, or as much as that call needs.
     """
+    wanted = [name for name, commands in GROUPS.items() if command in commands]
     app = typer.Typer(
         name="llmtop",
         rich_markup_mode="rich",
-        add_completion=False,
+        add_completion=not wanted or COMPLETES in os.environ,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    wanted = [name for name, commands in GROUPS.items() if command in commands]
     for name in wanted or GROUPS:
         importlib.import_module(f"llmtop.cli.{name}").register(app)
     if wanted:
         app.callback()(_no_options)
     return app
+
+
+def _first(words: Sequence[str]) -> str:
+    """The word that may be a command: of the call, or of the line that a shell wants completed, once it is whole."""
+    if COMPLETES in os.environ:
+        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+        typed = line.split()
+        return typed[1] if len(typed) > 2 or (len(typed) == 2 and line[-1].isspace()) else ""
+    return words[0] if words else ""
 
 
 def _no_options() -> None:
@@ -66,7 +81,7 @@ def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
     cut = words.index("--") if "--" in words else len(words)
     call = Invocation(view, tuple(words[cut + 1 :]))
     try:
-        command = typer.main.get_command(build(words[0] if cut else ""))
+        command = typer.main.get_command(build(_first(words[:cut])))
         result = command.main(args=words[:cut], prog_name="llmtop", standalone_mode=False, obj=call)
         if result == 130:  # Typer's word for Ctrl-C
             return 1

@@ -99,10 +99,16 @@ def _recorded(folder: Path) -> str:
 
 
 class Caller:
-    """Asks one llmtop, one request at a time."""
+    """Asks one llmtop, one request at a time.
 
-    def __init__(self, target: Target) -> None:
+    Args:
+        target: Whom.
+        timeout_s: For connecting, and for each read [s].
+    """
+
+    def __init__(self, target: Target, timeout_s: float = TIMEOUT_S) -> None:
         self.target = target
+        self._timeout_s = timeout_s
 
     def get(self, path: str) -> bytes:
         """The body of a GET.
@@ -124,7 +130,7 @@ class Caller:
             headers["Authorization"] = f"Bearer {self.target.key}"
         if body is not None:
             headers["Content-Type"] = "application/json"
-        connection = make(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        connection = make(parts.hostname or "", parts.port, timeout=self._timeout_s)
         try:
             connection.request(method, parts.path + path, body, headers)
             answer = connection.getresponse()

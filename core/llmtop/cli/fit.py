@@ -63,7 +63,7 @@ def fit(
     """Say how much memory each model takes and which fit the budget together. Starts nothing.
 
     --json prints {"schema_version": 1, "budget", "why", "models": [{"model", "counts", "by", "declared", "measured",
-    "estimate", "weights", "kv", "compute", "projector", "rough", "fits", "note"}], "together": [[id …] …]}, in bytes.
+    "estimate", "weights", "kv", "compute", "projector", "rough", "fits", "note"}], "together": [[…], …]}, in bytes.
     """
     from llmtop.config.resolve import resolve
 

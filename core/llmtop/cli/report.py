@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from llmtop.children.command import masked
 from llmtop.children.text import safe_text
@@ -12,20 +12,48 @@ from llmtop.config.options import is_loopback
 from llmtop.config.resolve import Configuration
 from llmtop.config.spec import MIB, ModelSpec
 
+FAULT_LENGTH = 1000
+ARGS_LENGTH = 4000
+"""Longest lines that are printed whole [characters]."""
 
-def report(configuration: Configuration) -> str:
+
+def report(configuration: Configuration, faults: Sequence[str]) -> str:
     """Put a configuration in words.
 
     Args:
-        configuration: From ``resolve``.
+        configuration: From ``examine``.
+        faults: The same.
 
     Returns:
         Lines for a person; no secrets.
     """
-    return "\n".join(_lines(configuration))
+    return "\n".join(_lines(configuration, faults))
 
 
-def _lines(configuration: Configuration) -> Iterator[str]:
+def machine_report(configuration: Configuration, faults: Sequence[str]) -> dict[str, object]:
+    """The same for a program; see ``llmtop check --help`` for its fields."""
+    settings, catalog = configuration.settings, configuration.catalog
+    return {
+        "faults": list(faults),
+        "warnings": [warning for warning in settings.warnings if warning not in faults],
+        "models": [
+            {
+                "id": spec.id,
+                "aliases": spec.aliases,
+                "source": spec.source,
+                "problem": spec.problem,
+                "args": list(_command(configuration, spec)),
+            }
+            for spec in catalog.models.values()
+        ],
+        "models_max": settings.models_max,
+        "models_max_source": settings.models_max_source,
+        "budget": settings.budget,
+        "server": configuration.server.path if configuration.server is not None else None,
+    }
+
+
+def _lines(configuration: Configuration, faults: Sequence[str]) -> Iterator[str]:
     settings, catalog = configuration.settings, configuration.catalog
     keys = f"{len(settings.api_keys)} key(s)" if settings.api_keys else "no key"
     reach = "this machine only" if is_loopback(settings.host) else "open to other machines"
@@ -39,14 +67,12 @@ def _lines(configuration: Configuration) -> Iterator[str]:
     yield f"models      {len(catalog.models)}"
     for spec in catalog.models.values():
         yield from _model(configuration, spec)
-    for problem in catalog.problems:
-        yield f"problem     {safe_text(str(problem))}"
-    told = {str(problem) for problem in catalog.problems}
     for warning in settings.warnings:
-        if warning not in told:
+        if warning not in faults:
             yield f"warning     {safe_text(warning)}"
-    if not catalog.problems:
-        yield "No problems found."
+    for fault in faults:
+        yield safe_text(fault, FAULT_LENGTH)
+    yield f"{len(faults)} fault(s)." if faults else "No faults found."
 
 
 def _model(configuration: Configuration, spec: ModelSpec) -> Iterator[str]:
@@ -56,8 +82,18 @@ def _model(configuration: Configuration, spec: ModelSpec) -> Iterator[str]:
     if spec.problem:
         yield f"      cannot be loaded: {safe_text(spec.problem)}"
     elif spec.cmd:
-        yield f"      cmd {safe_text(spec.cmd)}"
-        yield "      its port has no key of its own: every program on this machine can reach it"
+        yield f"      cmd {safe_text(shlex.join(_command(configuration, spec)))}"
+        yield (
+            "      its port is as open as loopback is: it has no key of its own, and every program and user of this "
+            "machine can reach it"
+        )
     else:
-        share = cache_share(configuration.settings, configuration.catalog, spec)
-        yield "      " + safe_text(shlex.join(masked((*spec.source_args, *spec.args, "--cache-ram", str(share)))))
+        yield "      " + safe_text(shlex.join(_command(configuration, spec)), ARGS_LENGTH)
+
+
+def _command(configuration: Configuration, spec: ModelSpec) -> tuple[str, ...]:
+    """What its child is started with, secrets masked; without what llmtop adds for itself."""
+    if spec.cmd:
+        return masked(shlex.split(spec.cmd))
+    share = cache_share(configuration.settings, configuration.catalog, spec)
+    return masked((*spec.source_args, *spec.args, "--cache-ram", str(share)))

@@ -78,12 +78,27 @@ def _serve(flags: dict[str, object], child_args: tuple[str, ...]) -> int:
     return run_core(configuration)
 
 
-def check(context: typer.Context, flags: dict[str, object]) -> int:
-    """Read the whole configuration and say what is wrong with it. Starts nothing; exit code 2 if something is."""
-    from llmtop.cli.report import report
-    from llmtop.config.resolve import resolve
+def check(
+    context: typer.Context,
+    flags: dict[str, object],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> int:
+    """Read the whole configuration and say all that is wrong with it. Starts nothing; exit code 1 if something is.
+
+    A fault is a line FILE:LINE: what is wrong; what to do.
+
+    --json prints {"schema_version": 1, "faults": […], "warnings": […], "models": [{"id", "aliases", "source", "problem",
+    "args"}], "models_max", "models_max_source", "budget", "server"}.
+    """
+    from llmtop.cli.report import machine_report, report
+    from llmtop.config.examine import examine
 
     call = invocation(context)
-    configuration = resolve(merged(call.flags, flags), os.environ, call.child_args, need_server=False)
-    out(report(configuration))
-    return 2 if configuration.catalog.problems or (configuration.server is None and configuration.needs_server) else 0
+    configuration, faults = examine(merged(call.flags, flags), os.environ, call.child_args)
+    if as_json:
+        from llmtop.cli.jsonform import encoded
+
+        out(encoded(machine_report(configuration, faults)))
+    else:
+        out(report(configuration, faults))
+    return 1 if faults else 0

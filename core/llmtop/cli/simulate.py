@@ -68,6 +68,9 @@ def simulate(
 
     A trace has one request a line: {"t": 0.5, "model": "qwen3", "duration": 3.2}; also size, load_s, stop_s if known.
     Requests take their duration however many run at once; a model that nothing is said of loads for 10 s.
+
+    --json prints one line: {"schema_version": 1, "requests", "left_out", "models": {…}, "runs": […], "recommendation":
+    {"setting", "why", "outcome"} or null, "timeline": {"setting", "end_s", "rows", "legend"}}; bytes and seconds.
     """
     invocation(context).refuse_child_args("simulate")
     path, more = _split(words)

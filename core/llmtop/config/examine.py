@@ -45,7 +45,7 @@ def examine(
     server, missing = find_or_miss(settings, env)
     catalog = build_catalog(settings, server, env=env, faults=faults)
     made = Configuration(settings, catalog, server, None, flags, env, tuple(child_args))
-    faults += [str(problem) for problem in catalog.problems]
+    faults += [str(problem) for problem in sorted(catalog.problems, key=lambda p: (p.path, p.line))]
     if missing is not None and made.needs_server:
         faults.append(str(missing))
     notes = dict.fromkeys((*settings.warnings, *child.warnings, *catalog.warnings))

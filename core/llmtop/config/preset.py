@@ -290,14 +290,15 @@ def as_args(words: Sequence[str], table: OptionTable | None) -> list[Arg]:
     """Group words into options with their values, so that each can replace a preset's."""
     groups: list[list[str]] = []
     for word in words:
-        if _begins_option(word) or not groups:
+        if begins_option(word) or not groups:
             groups.append([word])
         else:
             groups[-1].append(word)
     return [Arg(identity(group[0].partition("=")[0], table), tuple(group)) for group in groups]
 
 
-def _begins_option(word: str) -> bool:
+def begins_option(word: str) -> bool:
+    """The word is an option, and no negative number or lone dash."""
     return len(word) > 1 and word[0] == "-" and not (word[1].isdigit() or word[1] == ".")
 
 

@@ -328,7 +328,7 @@ class World:
             p.stuck = True
 
     def _measured(self, event: ev.Measured) -> None:
-        if event.model in self.facts:
+        if event.model in self.machine.world.models:  # of a model that was taken out nothing is kept
             self.measured[event.model] = event.footprint
             p = self.of(event.model)
             if p is not None and p.up and not p.told:

@@ -10,12 +10,16 @@ from textual.geometry import Size
 
 from llmtop.snapshot import EventLine, Model, QueueEntry, Request, Swap
 from llmtop_tui.actions import Item
-from llmtop_tui.format import age, clean, count
+from llmtop_tui.format import age, count, cut_end
 from llmtop_tui.glyphs import state_word
 from llmtop_tui.panels.rows import RowsPanel, matches
 from llmtop_tui.view import View, level_of
 from llmtop_tui.widgets import lists, models_table, phases
 from llmtop_tui.widgets.line import Line
+from llmtop_tui.widgets.line import width as width_of_line
+
+HELD_SUFFIX = ", when the queue is released"
+"""What the core says of the next swap while the queue is held; a step does not wait for that."""
 
 
 class ModelsPanel(RowsPanel):
@@ -107,24 +111,30 @@ class QueuePanel(RowsPanel):
         super().show(view)
 
     def facts(self, view: View) -> str:
-        queue = view.snapshot.queue
-        if not queue:
-            return ""
-        oldest = max(entry.waited_s for entry in queue)
-        return f"{sum(entry.waiters for entry in queue)} waiting, oldest {age(oldest)}"
+        queue, running = view.snapshot.queue, 0
+        if level_of(self.host.size.width) != "wide":
+            running = sum(1 for request in view.snapshot.requests if request.phase == "running")
+        parts: list[str] = []
+        if queue:
+            oldest = max(entry.waited_s for entry in queue)
+            parts.append(f"{sum(entry.waiters for entry in queue)} waiting, oldest {age(oldest)}")
+        if running and level_of(self.host.size.width) == "normal":
+            parts.append(f"{running} running (2)")
+        return ", ".join(parts)
 
     def title_right(self, view: View, width: int) -> Line:
         snapshot = view.snapshot
+        lead: Line = (("next swap ", "muted"),)
+        text = snapshot.next_swap
         if snapshot.hold:
-            return (("held: d releases, . lets one through", "warn bold"),)
-        if not snapshot.next_swap:
+            text = text.removesuffix(HELD_SUFFIX)
+            if not text:
+                return (("held: d releases, nothing to step", "warn bold"),)
+            lead = (("held: ", "warn bold"), (".", "accent bold"), (" would load ", "muted"))
+        if not text:
             return ()
-        room = max(0, width - 13 - len(self.NAME) - len(self.facts(view)) - 9)
-        text = clean(snapshot.next_swap)
-        return (
-            ("next swap ", "muted"),
-            (text if len(text) <= room else text[: max(0, room - 1)] + view.glyphs.ellipsis, "text bold"),
-        )
+        room = max(0, width - len(self.NAME) - len(self.facts(view)) - 9 - width_of_line(lead))
+        return (*lead, (cut_end(text, room, view.glyphs.ellipsis), "text bold"))
 
     def head(self, view: View, width: int) -> Line | None:
         return lists.queue_head(width, level_of(self.host.size.width)) if self.items else None
@@ -140,7 +150,10 @@ class FlightPanel(RowsPanel):
     """Requests that are not over, where there is room for them."""
 
     NAME = "REQUESTS"
-    divided = True
+
+    def on_resize(self) -> None:
+        self.divided = level_of(self.host.size.width) == "wide"
+        super().on_resize()
 
     def key_of(self, item: Item) -> str:
         return cast("Request", item).id

@@ -14,6 +14,7 @@ from llmtop_tui.actions import ACTIONS
 from llmtop_tui.panels.bars import AlertBar, ClockBar, FooterBar, GaugeBar, HeaderBar
 from llmtop_tui.panels.base import LineView
 from llmtop_tui.panels.chart import ChartPanel
+from llmtop_tui.panels.detail import DetailPanel
 from llmtop_tui.panels.log import LogPanel
 from llmtop_tui.panels.rows import RowsPanel
 from llmtop_tui.panels.tables import EventsPanel, FlightPanel, ModelsPanel, QueuePanel
@@ -39,6 +40,7 @@ class MainScreen(Screen[None]):
         self.chart = ChartPanel("memory")
         self.history = EventsPanel("events")
         self.log_panel = LogPanel("log")
+        self.detail = DetailPanel("detail")
         self.panels: tuple[RowsPanel, ...] = (
             self.models,
             self.queue,
@@ -67,7 +69,9 @@ class MainScreen(Screen[None]):
         with Horizontal(id="past"):
             yield self.chart
             yield self.history
-        yield self.log_panel
+        with Horizontal(id="last"):
+            yield self.log_panel
+            yield self.detail
         with Vertical(id="bottom"):
             yield self.alert
             yield self.filter
@@ -96,6 +100,18 @@ class MainScreen(Screen[None]):
         self._active = panel
         panel.focus()
         self.footer.redraw()
+
+    def use_queue(self) -> None:
+        """Go to the queue; from it to the requests and back: they share a place where the screen is not wide."""
+        here = self.active
+        shared = not (self._visible(self.queue) and self._visible(self.flight))
+        if here is self.queue:
+            there: RowsPanel = self.flight
+        else:
+            there = self.queue
+        if shared and not self.zoomed:
+            self.set_class(there is self.flight, "-requests")
+        self.use(there)
 
     def use_next(self, by: int) -> None:
         """Go to the next panel that is on the screen."""

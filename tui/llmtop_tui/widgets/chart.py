@@ -48,7 +48,7 @@ def render(
     *,
     hold: bool = False,
 ) -> list[Line]:
-    """``height`` rows; the top one is the limit's. ``hold``: steps shorter than the time between readings are filled."""
+    """``height`` rows, the limit's on top. ``hold`` fills steps that are shorter than the time between readings."""
     plot = width - AXIS
     if plot < 4 or height < 1:
         return [()] * max(0, height)

@@ -12,14 +12,16 @@ from llmtop_tui.glyphs import STATE_STYLES, state_word
 from llmtop_tui.view import View
 from llmtop_tui.widgets.line import Line
 from llmtop_tui.widgets.lists import EVENT_STYLES
-from llmtop_tui.widgets.phases import PHASES, bounds, phase_bar, phases_text, total
 from llmtop_tui.widgets.models_table import note
+from llmtop_tui.widgets.phases import PHASES, bounds, phase_bar, phases_text, total
 
 HEAD, PLAIN = "title", "text"
+LABEL = 11
+"""Cells of a fact's name."""
 
 
 def _fact(label: str, value: str, style: str = PLAIN) -> Line:
-    return ((f"{label:<11}", "muted"), (clean(value), style))
+    return ((f"{label:<{LABEL}}", "muted"), (clean(value), style))
 
 
 def help_page(

@@ -20,7 +20,7 @@ RESULTS = {"ok": "good", "": "primary", "cancelled": "warn"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where the watcher is: cursor and first row, counted from the newest swap; ``clocked``: bars stand at their time."""
+    """Cursor and first row, counted from the newest swap; ``clocked``: bars stand at their time, not at the left."""
 
     cursor: int = 0
     top: int = 0

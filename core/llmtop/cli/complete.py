@@ -1,0 +1,57 @@
+"""What a shell offers when Tab is pressed. Whatever is wrong, it offers nothing: nobody reads errors there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from typing import Any
+
+import typer
+
+from llmtop.cli.caller import Caller, find
+from llmtop.errors import LlmtopError
+
+WITHIN_S = 0.7
+"""A llmtop that has not answered by then is not waited for [s]; with the interpreter's own start that is under a second."""
+
+MOST = 200
+_PLAIN = re.compile(r"[A-Za-z0-9._:/@+=,-]+")
+"""Names that a shell takes as they stand. Others are not offered: a name comes from a file, and a shell acts on ``$(…)``."""
+
+
+def model_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids and aliases of the running llmtop's models that begin so.
+
+    Args:
+        context: The command's, with its ``--url`` and the like as far as they are typed.
+        incomplete: What is typed of the name.
+    """
+    found: list[str] = []
+
+    def ask() -> None:
+        try:
+            found.extend(_names(context))
+        except (LlmtopError, ValueError, TypeError, KeyError, AttributeError):
+            return
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(WITHIN_S)
+    return [name for name in list(found) if name.startswith(incomplete) and _PLAIN.fullmatch(name)][:MOST]
+
+
+def queue_verbs(incomplete: str) -> list[str]:
+    """The verbs of the queue that begin so."""
+    return [verb for verb in ("hold", "resume", "step") if verb.startswith(incomplete)]
+
+
+def _names(context: typer.Context) -> list[str]:
+    given: dict[str, Any] = {**context.find_root().params, **{k: v for k, v in context.params.items() if v is not None}}
+    keys = given.get("key") or given.get("api_key") or None
+    key = str(keys[0]) if isinstance(keys, list | tuple) and keys else keys
+    url = given.get("url") or (f"http://127.0.0.1:{given['port']}" if given.get("port") else None)
+    target = find(url, key, given.get("state") or given.get("state_dir"), os.environ)
+    models: list[dict[str, Any]] = json.loads(Caller(target, timeout_s=WITHIN_S).get("/v1/models"))["data"]
+    return [str(name) for model in models for name in (model["id"], *model.get("aliases", ()))]
