@@ -12,9 +12,7 @@ need a real llama-server, peaks Linux (PSS). All models are tiny ones with paddi
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -79,7 +77,7 @@ class Sizes:
 
 def parse_sizes(lines: Sequence[str]) -> Sizes:
     """Add up size lines of a load without a fitting pass."""
-    sums = dict.fromkeys(("model", "KV", "compute", "output", "RS"), 0.0)
+    sums: dict[str, float] = {kind: 0.0 for kind in ("model", "KV", "compute", "output", "RS")}
     for line in lines:
         if found := _SIZE.search(line):
             sums[found[1]] += float(found[2]) * MIB
@@ -108,7 +106,16 @@ def percent(value: float, truth: float) -> str:
 
 def estimates(folder: Path) -> Table:
     """Estimates against the server's own lines."""
-    heads = ("configuration", "server MiB", "estimate MiB", "weights off", "cache off", "compute off", "compute MiB off", "llmtop's reading off")
+    heads = (
+        "configuration",
+        "server MiB",
+        "estimate MiB",
+        "weights off",
+        "cache off",
+        "compute off",
+        "compute MiB off",
+        "llmtop's reading off",
+    )
     table = Table("Estimates from the header against the server's own size lines", heads)
     headers = Headers()
     for layers, width in SHAPES:
@@ -175,8 +182,8 @@ class PeakWatch(threading.Thread):
         self.join()
 
 
-def swapped(server: servers.Server, swaps: int) -> tuple[PeakWatch, list[int], list[float]]:
-    """Ask two models in turn; gives the watch, each one's size alone [bytes], and how long swaps took [s]."""
+def swapped(server: servers.Server, swaps: int) -> tuple[PeakWatch, list[int]]:
+    """Ask two models in turn; gives the watch, and each one's size alone [bytes]."""
     before = [child.pid for child in psutil.Process(server.process.pid).children()]
     alone: list[int] = []
     for model in ("big-a", "big-b"):
@@ -186,35 +193,34 @@ def swapped(server: servers.Server, swaps: int) -> tuple[PeakWatch, list[int], l
         alone.append(sum(servers.pss_bytes(pid) for pid in children))
     watch = PeakWatch(server.process.pid, before)
     watch.start()
-    took: list[float] = []
     try:
         for number in range(swaps):
-            began = time.perf_counter()
             server.asked("/tokenize", {"model": ("big-a", "big-b")[number % 2], "content": "x"})
-            took.append(time.perf_counter() - began)
     finally:
         watch.stop()
-    return watch, alone, took
+    return watch, alone
 
 
 def peaks(folder: Path, swaps: int, size_gib: float) -> Table:
     """Peak of all children during swaps, under llmtop and under the router."""
     models = servers.tiny_models(folder / "big", ("big-a", "big-b"), pad_mib=round(size_gib * 1024))
     args = ("-c", "2048", "-np", "1", "--no-warmup", "--no-mmap")  # not mapped: memory that must be given back
-    heads = ("two models, cap 1", "larger one MiB", "peak MiB", "to the larger", "swaps", "median swap s", "samples", "ms each")
+    heads = ("two models, cap 1", "larger one MiB", "peak MiB", "to the larger", "swaps", "samples", "ms a sample")
     table = Table(f"Peak PSS of all children over swaps between two models of {size_gib:g} GiB", heads)
     for start in (servers.start_llmtop, servers.start_router):
         with servers.running(lambda start=start: start(folder, models, 1, args)) as (server,):  # type: ignore[misc]
-            watch, alone, took = swapped(server, swaps)
+            watch, alone = swapped(server, swaps)
             larger = max(alone)
             table.add(
                 server.name, f"{larger / MIB:.0f}", f"{watch.peak / MIB:.0f}", ratio(watch.peak, larger, 3), str(swaps),
-                f"{servers.median_of(took):.2f}", str(watch.samples), f"{watch.took_s * 1e3 / max(1, watch.samples):.1f}",
+                str(watch.samples), f"{watch.took_s * 1e3 / max(1, watch.samples):.1f}",
             )  # fmt: skip
             if server.name == "llmtop":
                 verdict = "kept" if larger and watch.peak <= ALLOWANCE * larger else "MISSED"
                 table.notes.append(f"aim for llmtop: peak within {ALLOWANCE:g} of the larger, {verdict}")
-    table.notes.append("sampled every 20 ms; the kernel shows no PSS of a process that is being torn down")
+    table.notes.append(
+        "sampled every 20 ms, or as fast as the kernel tells; it shows no PSS of a process that is being torn down"
+    )
     return table
 
 
@@ -228,19 +234,24 @@ def look(folder: Path) -> Table:
         for wanted in (0, 1, 4):
             while len(children) < wanted:
                 (child,) = stack.enter_context(
-                    servers.running(lambda: servers.start_child(folder, model, ("-c", "512", "--no-warmup", "--no-mmap")))
+                    servers.running(
+                        lambda: servers.start_child(folder, model, ("-c", "512", "--no-warmup", "--no-mmap"))
+                    )
                 )
                 children[child.process.pid] = f"m{len(children)}"
             first = [sampled_us(1, children)[0] for _ in range(9)]
             later = sampled_us(300, children)[1:]
-            table.add(f"{wanted} of 512 MiB", *(f"{v:.0f}" for v in (servers.median_of(first), servers.median_of(later), max(later))))
+            table.add(
+                f"{wanted} of 512 MiB",
+                *(f"{v:.0f}" for v in (servers.median_of(first), servers.median_of(later), max(later))),
+            )
     table.notes.append("a first look reads every child's PSS; later ones only as often as it takes 2 % of the time")
     return table
 
 
 def sampled_us(count: int, children: dict[int, str]) -> list[float]:
     """Times of ``count`` looks by a probe that has not looked before [µs]."""
-    probe, taken = choose({}), []
+    probe, taken = choose({}), list[float]()
     for _ in range(count):
         began = time.perf_counter()
         probe.sample(children)
@@ -251,7 +262,10 @@ def sampled_us(count: int, children: dict[int, str]) -> list[float]:
 def damaged_files(folder: Path, count: int) -> Table:
     """The reader on damaged files."""
     found = gguf_fuzz.fuzz(folder, count)
-    table = Table("The GGUF reader on damaged files", ("inputs", "read", "refused", "otherwise", "mean µs", "slowest ms", "most memory KiB"))
+    table = Table(
+        "The GGUF reader on damaged files",
+        ("inputs", "read", "refused", "otherwise", "mean µs", "slowest ms", "most memory KiB"),
+    )
     table.add(
         f"{found.tried:,}", f"{found.outcomes['read']:,}", f"{found.outcomes['refused']:,}",
         f"{len(found.faults):,}", f"{found.took_s * 1e6 / max(1, found.tried):.0f}", f"{found.slowest_ms:.1f}",
@@ -265,7 +279,9 @@ def damaged_files(folder: Path, count: int) -> Table:
 def main() -> int:
     """Run and print. Exit code 1 when the reader let something through that is no ``GgufError``."""
     arguments = parser(__doc__)
-    arguments.add_argument("--swaps", type=int, default=SWAPS, help=f"swaps between the two big models ({SWAPS}), 0 none")
+    arguments.add_argument(
+        "--swaps", type=int, default=SWAPS, help=f"swaps between the two big models ({SWAPS}), 0 none"
+    )
     arguments.add_argument("--gib", type=float, default=SIZE_GIB, help=f"size of these [GiB] ({SIZE_GIB:g})")
     arguments.add_argument("--fuzz", type=int, default=FUZZ, help=f"damaged files to try ({FUZZ}), 0 none")
     arguments.add_argument("--only-fuzz", action="store_true", help="leave out what needs a llama-server")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOG_SHOWN = 120
 PICTURES_S = 0.1
-FLOOD_LINES, FLOOD_STEP = 1_000_000, 2_000
+FLOOD_LINES, FLOOD_STEP, FLOOD_PACE_S = 1_000_000, 2_000, 0.02
 OVER = "the flood is over"
 GIB = 2**30
 Picture = Callable[[Snapshot, int], Snapshot]
@@ -33,7 +33,9 @@ Picture = Callable[[Snapshot, int], Snapshot]
 
 def line(seq: int, at: float, model: str) -> LogLine:
     """A line like a llama-server's, all of them different."""
-    return LogLine(seq, at, model, f"slot print_timing: id {seq % 4} | task {seq} | eval time = {seq * 7 % 9973} ms / {seq} tokens")
+    return LogLine(
+        seq, at, model, f"slot print_timing: id {seq % 4} | task {seq} | eval time = {seq * 7 % 9973} ms / {seq} tokens"
+    )
 
 
 def last_lines(scene: Snapshot, end: int, count: int) -> tuple[LogLine, ...]:
@@ -84,10 +86,15 @@ def lively(scene: Snapshot, second: int) -> Snapshot:
         at=scene.at + second,
         uptime_s=scene.uptime_s + second,
         memory=msgspec.structs.replace(scene.memory, used=used, wired=used, available=32 * GIB - used),
-        queue=tuple(msgspec.structs.replace(e, waited_s=e.waited_s + second, eta_s=1.0 + second % 9) for e in scene.queue),
+        queue=tuple(
+            msgspec.structs.replace(e, waited_s=e.waited_s + second, eta_s=1.0 + second % 9) for e in scene.queue
+        ),
         requests=tuple(msgspec.structs.replace(r, age_s=r.age_s + second) for r in scene.requests),
         requests_total=scene.requests_total + 9 * second,
-        events=tuple(EventLine(n, scene.at + n, "ready", models[n % 6].id, f"ready after {n % 9}.1 s") for n in range(second, second + 8)),
+        events=tuple(
+            EventLine(n, scene.at + n, "ready", models[n % 6].id, f"ready after {n % 9}.1 s")
+            for n in range(second, second + 8)
+        ),
         log=last_lines(scene, 1_000 + 20 * second, LOG_SHOWN),
     )
 
@@ -147,11 +154,12 @@ def main() -> None:
     mode = sys.argv[1] if len(sys.argv) > 1 else ""
     if mode not in MODES:
         sys.exit(f"one of {', '.join(MODES)}")
-    from llmtop_tui import app
+    from llmtop_tui.app import LlmtopApp
 
+    app = LlmtopApp(moving_client(mode))
     if mode == "flood":
-        app.PACE_S = 0.02  # else a million lines take half an hour
-    app.LlmtopApp(moving_client(mode)).run()
+        app.pace.every_s = FLOOD_PACE_S  # else a million lines take minutes
+    app.run()
 
 
 if __name__ == "__main__":

@@ -153,9 +153,13 @@ def small_table(runs: dict[tuple[str, int], list[Small]], names: Sequence[str], 
             added[name, connections] = half - base_us
             most = servers.median_of([run.most_us for run in of_it])
             adds = "-" if name == names[0] else f"{half - base_us:.0f}"
-            table.add(name, str(connections), f"{half:.0f}", f"{most:.0f}", adds, f"{rate:,.0f}", ratio(rate, base_rate, 3))
+            table.add(
+                name, str(connections), f"{half:.0f}", f"{most:.0f}", adds, f"{rate:,.0f}", ratio(rate, base_rate, 3)
+            )
         share = ratio(added[names[1], connections], added[names[2], connections], 1)
-        table.notes.append(f"{connections} connections: the router adds {share} what llmtop adds to half of the requests")
+        table.notes.append(
+            f"{connections} connections: the router adds {share} what llmtop adds to half of the requests"
+        )
     table.notes.append(f"medians of {rounds} rounds, taken in turns")
     table.notes.extend(sorted({f"{name}: {run.bad}" for (name, _), of_it in runs.items() for run in of_it if run.bad}))
     return table
@@ -163,7 +167,15 @@ def small_table(runs: dict[tuple[str, int], list[Small]], names: Sequence[str], 
 
 def stream_table(runs: dict[tuple[str, int], list[Stream]], names: Sequence[str], rounds: int) -> Table:
     """Medians of the rounds."""
-    heads = ("streamed completion", "streams", "first byte ms", "to the child", "MB/s", "to the child", "relay's CPU ms/MB")
+    heads = (
+        "streamed completion",
+        "streams",
+        "first byte ms",
+        "to the child",
+        "MB/s",
+        "to the child",
+        "relay's CPU ms/MB",
+    )
     table = Table(f"Streams of {TOKENS} events through a relay", heads)
     for count in STREAMS:
         base = runs[names[0], count]
@@ -173,7 +185,9 @@ def stream_table(runs: dict[tuple[str, int], list[Stream]], names: Sequence[str]
             first = servers.median_of([run.first_ms for run in of_it])
             speed = servers.median_of([run.bytes_per_s for run in of_it])
             cpu = "-" if name == names[0] else f"{servers.median_of([run.cpu_ms_per_mb for run in of_it]):.1f}"
-            table.add(name, str(count), f"{first:.2f}", ratio(first, first0), f"{speed / 1e6:.2f}", ratio(speed, speed0), cpu)
+            table.add(
+                name, str(count), f"{first:.2f}", ratio(first, first0), f"{speed / 1e6:.2f}", ratio(speed, speed0), cpu
+            )
     table.notes.append(f"medians of {rounds} rounds, taken in turns; the child's own speed is what it can generate")
     return table
 
@@ -183,9 +197,7 @@ def bench(folder: Path, rounds: int, seconds: float, tokens: int) -> list[Table]
     models = servers.tiny_models(folder / "models", (MODEL,))
     script = folder / "tokenize.lua"
     body = json.dumps({"model": MODEL, "content": "hello world"})
-    script.write_text(
-        f"wrk.method = 'POST'\nwrk.body = '{body}'\nwrk.headers['Content-Type'] = 'application/json'\n"
-    )
+    script.write_text(f"wrk.method = 'POST'\nwrk.body = '{body}'\nwrk.headers['Content-Type'] = 'application/json'\n")
     with servers.running(
         lambda: servers.start_child(folder, models / f"{MODEL}.gguf"),
         lambda: servers.start_router(folder, models, 1),
@@ -217,7 +229,9 @@ def main() -> int:
     """Run and print."""
     arguments = parser(__doc__)
     arguments.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds ({ROUNDS})")
-    arguments.add_argument("--seconds", type=float, default=SECONDS, help=f"how long each run of wrk lasts ({SECONDS:g})")
+    arguments.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"how long each run of wrk lasts ({SECONDS:g})"
+    )
     arguments.add_argument("--tokens", type=int, default=TOKENS, help=f"events of a stream ({TOKENS})")
     given = arguments.parse_args()
     where = machine()

@@ -10,10 +10,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -147,7 +149,12 @@ def start_router(folder: Path, models: Path, cap: int, args: Sequence[str] = CHI
 
 
 def start_llmtop(
-    folder: Path, models: Path, cap: int, args: Sequence[str] = CHILD_ARGS, server: str = "", options: Sequence[str] = ()
+    folder: Path,
+    models: Path,
+    cap: int,
+    args: Sequence[str] = CHILD_ARGS,
+    server: str = "",
+    options: Sequence[str] = (),
 ) -> Server:
     """Llmtop, with ``server`` as its llama-server and a state folder of its own."""
     port = free_port()
@@ -159,7 +166,7 @@ def start_llmtop(
 
 
 @contextlib.contextmanager
-def running(*starters: Callable[[], Server]) -> Iterator[tuple[Server, ...]]:
+def running(*starters: Callable[[], Server]) -> Generator[tuple[Server, ...]]:
     """Start servers one after the other, and stop them all at the end."""
     with contextlib.ExitStack() as stack:
         started: list[Server] = []
@@ -216,23 +223,12 @@ def cpu_s(pid: int) -> float:
 
 def scratch(prefix: str) -> contextlib.AbstractContextManager[str]:
     """A temporary folder."""
-    import tempfile
-
     return tempfile.TemporaryDirectory(prefix=f"llmtop-bench-{prefix}-", ignore_cleanup_errors=True)
 
 
 def median_of(values: Sequence[float]) -> float:
     """The median, 0 of nothing."""
-    from statistics import median
-
     return median(values) if values else 0.0
-
-
-def alive(pid: int) -> bool:
-    """The process exists and is no zombie."""
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def pss_bytes(pid: int) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
 import sys
 import threading
 import time
@@ -111,7 +112,9 @@ def whole(folder: Path, models: Path, rounds: int) -> Table:
             taken["child alone, spawn to ready"].append(alone.ready_s * 1e3)
             for server in pair:
                 taken[server.name].append(answered_ms(server, name))
-    table = Table("Swap between two tiny models, cap 1", ("", "median ms", "min", "max", "to the child alone", "to llmtop"))
+    table = Table(
+        "Swap between two tiny models, cap 1", ("", "median ms", "min", "max", "to the child alone", "to llmtop")
+    )
     base, own = (servers.median_of(taken[name]) for name in ("child alone, spawn to ready", "llmtop"))
     for name, values in taken.items():
         middle = servers.median_of(values)
@@ -144,8 +147,6 @@ def wrapper_ms(folder: Path) -> float:
     script = folder / "noting-nothing"
     script.write_text('#!/bin/sh\necho "$(date +%s%N)"\n')
     script.chmod(0o755)
-    import subprocess
-
     taken: list[float] = []
     for _ in range(15):
         began = time.time_ns()

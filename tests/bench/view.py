@@ -113,7 +113,17 @@ def flood() -> tuple[int, int, float]:
 
 def table_of(every: dict[str, Runs], rounds: int, seconds: float) -> Table:
     """Medians, and what was missed."""
-    heads = ("120x40", "CPU %", "to top -d 1", "bytes/s", "RSS MiB", "first frame ms", "cursor key ms", "help key ms", "slowest key")
+    heads = (
+        "120x40",
+        "CPU %",
+        "to top -d 1",
+        "bytes/s",
+        "RSS MiB",
+        "first frame ms",
+        "cursor key ms",
+        "help key ms",
+        "slowest key",
+    )
     table = Table("The screen, and its peers", heads)
     top = servers.median_of([cost.cpu for cost in every["top"].costs]) if "top" in every else 0.0
     for name, runs in every.items():
@@ -126,7 +136,9 @@ def table_of(every: dict[str, Runs], rounds: int, seconds: float) -> Table:
         shown = LABELS.get(name, " ".join(PEERS.get(name, ())))
         table.add(shown, f"{cpu * 100:.2f}", ratio(cpu, top), f"{speed:,.0f}", f"{rss:.0f}", first, *keys, slowest)
         table.notes.extend(missed(name, cpu, speed, runs))
-    table.notes.append(f"{rounds} rounds of {seconds:g} s, taken in turns; the made-up core is part of llmtop's figures")
+    table.notes.append(
+        f"{rounds} rounds of {seconds:g} s, taken in turns; the made-up core is part of llmtop's figures"
+    )
     return table
 
 

@@ -110,9 +110,11 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
 Said = pytest.CaptureFixture[str]
 
 
-def test_ps_json_is_the_state_as_it_came(core: Stub, capsys: Said) -> None:
+def test_ps_json_is_the_state_as_it_came_with_its_version_in_front(core: Stub, capsys: Said) -> None:
     assert main(["ps", "--json"]) == 0
-    assert msgspec.json.decode(capsys.readouterr().out, type=Snapshot) == STATE
+    text = capsys.readouterr().out
+    assert text.startswith('{"schema_version":1,"version":')
+    assert msgspec.json.decode(text, type=Snapshot) == STATE
 
 
 def test_ps_says_who_waits_and_why_and_takes_no_name_for_markup(core: Stub, capsys: Said) -> None:
@@ -279,12 +281,12 @@ def test_check_tells_every_fault_with_its_place_and_no_secret(
     preset.write_text(preset.read_text() + "[mlx]\ncmd = mlx_lm.server\n[ok]\nmodel = good.gguf\n")
     monkeypatch.chdir(tmp_path)
     words = ["check", "--models-dir", str(tmp_path), "--models-preset", str(preset), "--api-key", "s3cret"]
-    assert main([*words, "--", "--hf-token", "t0ken"]) == 2
+    assert main([*words, "--", "--hf-token", "t0ken"]) == 1
     text = capsys.readouterr().out
-    assert f"{preset}:2: [good] memory" in text
-    assert f"{preset}:3: [other] no model" in text
+    assert f"\n{preset}:2: [good] memory: 'lots' is not a size; write 48GiB" in text
+    assert f"\n{preset}:3: [other] no model" in text
     assert "bad.gguf is not a GGUF file" in text
-    assert "no key of its own" in text
+    assert "its port is as open as loopback is" in text
     assert "-m good.gguf --hf-token" in text
     assert "s3cret" not in text
     assert "t0ken" not in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -140,18 +139,12 @@ async def feed(r: Rig, c: httpx.AsyncClient, seen: list[dict[str, Any]]) -> None
     """Read ``/models/sse`` into a list."""
     async with c.stream("GET", "/models/sse") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
-        async for line in lines(stream):
-            if line.startswith("data:"):
-                seen.append(json.loads(line[5:]))
-
-
-async def lines(stream: httpx.Response) -> AsyncIterator[str]:
-    async for line in stream.aiter_lines():
-        yield line
+        async for line in stream.aiter_lines():
+            seen.extend([json.loads(line[5:])] if line.startswith("data:") else [])
 
 
 async def test_the_feed_of_models_tells_each_state_on_its_way(tmp_path: Path) -> None:
-    async with rig(tmp_path, {"A": {"load_ms": 400, "stop_ms": 200}, "B": {}}) as r, r.client() as c:
+    async with rig(tmp_path, {"A": {"load_ms": 400, "stop_ms": 600}, "B": {}}) as r, r.client() as c:
         seen: list[dict[str, Any]] = []
         reader = asyncio.create_task(feed(r, c, seen))
 
@@ -159,17 +152,17 @@ async def test_the_feed_of_models_tells_each_state_on_its_way(tmp_path: Path) ->
             found = [e["data"]["status"] for e in seen if e["event"] == "model_status" and e["model"] == model]
             return [s for n, s in enumerate(found) if n == 0 or found[n - 1] != s]
 
-        async def first() -> bool:
-            return states("A") == ["unloaded"] and states("B") == ["unloaded"]
+        async def told(*want: str) -> None:
+            async def there() -> bool:
+                return tuple(states("A")) == want
 
-        await r.until(first, "the feed starts with every model")
+            await r.until(there, f"the feed tells of {want}")
+
+        await told("unloaded")
         await r.ask(c, "A")
+        await told("unloaded", "loading", "loaded")
         await r.say(c, "/models/unload", model="A")
-
-        async def through() -> bool:
-            return states("A") == ["unloaded", "loading", "loaded", "stopping", "unloaded"]
-
-        await r.until(through, f"every state of A was told: {states('A')}")
+        await told("unloaded", "loading", "loaded", "stopping", "unloaded")
         assert states("B") == ["unloaded"]
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)

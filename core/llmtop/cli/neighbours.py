@@ -109,7 +109,7 @@ def export(
 
     where = target(context, url, key, state)
     data: list[dict[str, Any]] = json.loads(Caller(where).get("/v1/models"))["data"]
-    models = [str(model["id"]) for model in data]
+    models = [name for model in data if (name := str(model["id"])).isprintable()]
     if not models:
         raise StartError(f"{where.url} has no models: llmtop check says why")
     out(CLIENTS[kind](where.url, models))

@@ -129,7 +129,7 @@ def _configured(w: World, facts: events.Facts) -> None:
     if m is None:
         m = w.models[facts.name] = Model(facts)
         m.pinned_by = "preset" if facts.pinned else ""
-    elif facts.pinned and not m.facts.pinned:
+    elif facts.pinned and (m.removed or not m.facts.pinned):
         m.pinned_by = "preset"
     elif m.pinned_by == "preset" and not facts.pinned:
         queue.unpinned(w, m)

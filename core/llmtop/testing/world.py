@@ -342,8 +342,11 @@ class World:
 
     def _configured(self, event: ev.Configured) -> None:
         name = event.facts.name
-        if self.pins.get(name) != "operator":
-            self.pins[name] = "preset" if event.facts.pinned else ""
+        before = None if name in self.removed else self.facts.get(name)
+        if event.facts.pinned and not (before is not None and before.pinned):
+            self.pins[name] = "preset"
+        elif self.pins.get(name) == "preset" and not event.facts.pinned:
+            self.pins[name] = ""
         if event.facts.measured is not None:
             self.measured[name] = event.facts.measured
         self.facts[name] = event.facts
