@@ -77,7 +77,7 @@ class Sizes:
 
 def parse_sizes(lines: Sequence[str]) -> Sizes:
     """Add up size lines of a load without a fitting pass."""
-    sums: dict[str, float] = {kind: 0.0 for kind in ("model", "KV", "compute", "output", "RS")}
+    sums: dict[str, float] = dict.fromkeys(("model", "KV", "compute", "output", "RS"), 0.0)
     for line in lines:
         if found := _SIZE.search(line):
             sums[found[1]] += float(found[2]) * MIB

@@ -113,7 +113,13 @@ def start(name: str, argv: Sequence[str], env: Mapping[str, str], port: int, log
     with log.open("ab") as sink:
         began = time.monotonic()
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=dict(env), cwd=log.parent
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env=dict(env),
+            cwd=log.parent,
+            start_new_session=True,  # as under systemd or in a pane: Linux shares the processor out by session
         )
     while time.monotonic() - began < START_S:
         if process.poll() is not None:

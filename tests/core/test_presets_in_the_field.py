@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from llmtop.config.discovery import recheck
 from llmtop.config.resolve import Configuration, resolve
 from llmtop.config.spec import ModelSpec
-from llmtop.testing.models import server_command, write_model
+from llmtop.testing.fake_model import HELP
+from llmtop.testing.models import write_model
+from llmtop.testing.rig import rig
 
 Made = Callable[..., Configuration]
+MORE_HELP = """
+--samplers SAMPLERS                     samplers, in their order, with ';' between
+--chat-template-kwargs STRING           a JSON object
+-np,   --parallel N                     slots
+                                        (env: LLAMA_ARG_N_PARALLEL)
+"""
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
     """Resolves a preset beside a folder with the models A and B; values may name the folder as ``@``."""
-    server = server_command(tmp_path / "bin")
+    server = tmp_path / "llama-server"
+    server.write_text(f"#!/bin/sh\ncat <<'END'\n{HELP}\n{MORE_HELP}END\n")
+    server.chmod(0o755)
     for name in "AB":
         write_model(tmp_path / "models", name)
 
@@ -75,15 +87,11 @@ def test_star_default_and_keys_above_any_section_are_no_models(made: Made) -> No
         ("mmproj", "@/a b/x#1.gguf"),
     ],
 )
-@pytest.mark.parametrize("ends", ["\n", "\r\n"])
-@pytest.mark.parametrize("equals", [" = ", "=", "\t=  "])
-@pytest.mark.parametrize("bom", ["", "\ufeff"])
-def test_a_value_reaches_the_child_byte_for_byte(
-    made: Made, tmp_path: Path, key: str, value: str, ends: str, equals: str, bom: str
-) -> None:
-    lines = ["; a comment", "# another", "[A]", f"{key}{equals}{value}", ""]
-    spec = model(made((bom + ends.join(lines)).encode()), "A")
-    assert value_of(spec, f"--{key}") == value.replace("@", str(tmp_path / "models"))
+def test_a_value_reaches_the_child_byte_for_byte(made: Made, tmp_path: Path, key: str, value: str) -> None:
+    for bom, ends, equals in product(("", "\ufeff"), ("\n", "\r\n"), (" = ", "=", "\t=  ")):
+        lines = ["; a comment", "# another", "[A]", f"{key}{equals}{value}", ""]
+        spec = model(made((bom + ends.join(lines)).encode()), "A")
+        assert value_of(spec, f"--{key}") == value.replace("@", str(tmp_path / "models")), (bom, ends, equals)
 
 
 def test_a_path_with_blanks_and_signs_of_comments_is_the_models_file(made: Made, tmp_path: Path) -> None:
@@ -167,3 +175,27 @@ def test_a_file_that_a_section_loads_is_listed_once_under_the_sections_name(
     found = made(f"[qwen-27b]\nmodel = {path}\nc = 8192\n")
     assert sorted(found.catalog.models) == ["B", "qwen-27b"]
     assert sorted(made(f"[*]\ndedup-cache-models = false\n[q]\nmodel = {path}\n").catalog.models) == ["A", "B", "q"]
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_what_cannot_be_loaded_is_refused_and_pushes_nothing_out_and_any_name_works_in_a_url(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path / "models", "A", load_ms=50)
+    name, file = "user/repo-GGUF:Q4_K_XL", write_model(tmp_path / "elsewhere", "x", load_ms=50)
+    preset = tmp_path / "p.ini"
+    preset.write_text(f"[broken]\nc = 1\n[blind]\nmodel = {file}\nmmproj = /missing.gguf\n[{name}]\nmodel = {file}\n")
+    async with rig(tmp_path, None, "--models-preset", str(preset), "--models-max", "1") as r, r.client() as c:
+        assert (await r.ask(c, "A")).status_code == 200
+        pid = (await r.model("A"))["pid"]
+        for wrong, says in (("broken", "no model, hf-repo or cmd"), ("blind", "mmproj not found: /missing.gguf")):
+            for answer in (await r.ask(c, wrong), await r.say(c, "/models/load", model=wrong)):
+                assert answer.status_code >= 400
+                assert says in answer.json()["error"]["message"]
+        assert (await r.model("A"))["pid"] == pid
+        quoted = quote(name, safe="")
+        assert (await r.say(c, f"/api/models/{quoted}/load")).status_code == 200
+        await r.until_state(name, "loaded")
+        assert (await c.get(f"/v1/models/{quoted}")).json()["id"] == name
+        assert (await r.ask(c, name)).status_code == 200

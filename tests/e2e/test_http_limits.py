@@ -122,7 +122,7 @@ async def test_five_thousand_idle_connections_cost_the_others_nothing(one: Rig) 
                     await asyncio.sleep(0.02)  # the backlog is 1,024
 
             async def taken() -> bool:
-                return watch._process.num_fds() >= watch.descriptors + many
+                return watch._process.num_fds() >= watch.descriptors + many - 10  # some of before have ended
 
             await one.until(taken, f"{many} connections are open", 15)
             assert await health_s(one) < HEALTH_S_MAX

@@ -42,6 +42,10 @@ async def gone(pids: list[int], timeout_s: float) -> float:
     return time.monotonic() - begin
 
 
+async def spawned(one: Rig, model: str) -> bool:
+    return bool(one.events(model, "spawn"))
+
+
 def guardian(one: Rig) -> int | None:
     """The pid of its guardian, None while it has none."""
     for child in psutil.Process(one.process.pid).children():
@@ -62,7 +66,7 @@ async def full_house(folder: Path, *options: str) -> AsyncIterator[tuple[Rig, di
             for m in ("speaks", "mute", "deaf"):
                 assert (await one.ask(c, m)).status_code == 200
             assert (await c.post("/api/models/loading/load", json={})).status_code == 200
-            await one.until_state("loading", "loading")
+            await one.until(lambda: spawned(one, "loading"), "the fourth child runs")
             tasks = [asyncio.create_task(one.ask(c, m, tokens=4000)) for m in ("speaks", "mute", "deaf")]
             await asyncio.sleep(0.3)
             yield one, {m: one.events(m, "spawn")[-1]["pid"] for m in MODELS}

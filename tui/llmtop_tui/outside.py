@@ -50,7 +50,7 @@ def pager(env: Mapping[str, str]) -> list[str] | None:
 
 
 def page(command: list[str], lines: Iterable[LogLine]) -> None:
-    """Show lines in a pager until the user leaves it. The file that they are in is for the user alone, and goes then."""
+    """Show lines in a pager until the user leaves it. Their file is for the user alone, and goes then."""
     handle, name = tempfile.mkstemp(prefix="llmtop-", suffix=".log")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

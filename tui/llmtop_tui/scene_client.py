@@ -24,6 +24,9 @@ class SceneClient:
         self.said: list[tuple[str, ...]] = []
         self.reply = Reply(True, True)
         self.lines: tuple[LogLine, ...] = ()
+        self.fault = ""
+        self.stale_s = 0.0
+        self.asked = 0
 
     @property
     def url(self) -> str:
@@ -51,6 +54,11 @@ class SceneClient:
             self._changed.clear()
             yield self._snapshot
             await self._changed.wait()
+
+    async def refresh(self) -> Snapshot:
+        """The picture; counts how often it was asked for."""
+        self.asked += 1
+        return self._snapshot
 
     def _note(self, *words: str) -> Reply:
         self.said.append(words)

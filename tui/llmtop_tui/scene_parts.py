@@ -138,6 +138,9 @@ MEMORY = Memory(
     reserved=gib(21.4),
     label="WIRED",
     used=gib(21.4),
+    ours=gib(19.0),
+    others=gib(2.4),
+    pressure="normal",
     sources={"limit": "iogpu.wired_limit_mb", "wired": "host_statistics64"},
 )
 SWAPS = (
@@ -156,7 +159,7 @@ SWAPS = (
         78,
         "gemma3-4b-it-q8_0",
         "cap",
-        AT - 15,
+        AT - 8.3,
         ("qwen2.5-7b-q6_k",),
         "",
         Phases(0.4, 2.6, 1.9, 0.7, 0.1, 8.2),
@@ -167,8 +170,8 @@ EVENTS = (
     EventLine(1, AT - 1290, "pin", "qwen3-14b-instruct-q5_k_m", "pinned by the operator"),
     EventLine(2, AT - 491, "ready", "llama-3.1-8b-instruct-q4_k_m", "ready after 6.2 s, 4.4 GiB"),
     EventLine(3, AT - 204, "fail", "mistral-small-24b-q4_k_m", "out of memory on Metal, next try in 60 s"),
-    EventLine(4, AT - 18, "drain", "qwen2.5-7b-q6_k", "1 request to finish, for gemma3-4b-it-q8_0 (max-wait)"),
-    EventLine(5, AT - 12, "exit", "qwen2.5-7b-q6_k", "exit 0 after 1.9 s, 5.3 of 5.4 GiB back"),
+    EventLine(4, AT - 13.5, "drain", "qwen2.5-7b-q6_k", "1 request to finish, for gemma3-4b-it-q8_0 (max-wait)"),
+    EventLine(5, AT - 9, "exit", "qwen2.5-7b-q6_k", "exit 0 after 1.9 s, 5.3 of 5.4 GiB back"),
     EventLine(6, AT - 8.2, "load", "gemma3-4b-it-q8_0", "started, pid 49102, port 9102"),
 )
 LOG = tuple(

@@ -49,7 +49,7 @@ def _unloaded(*models: Model) -> tuple[Model, ...]:
 def cold() -> Snapshot:
     """Just started: nothing runs, nobody asked."""
     everything = _unloaded(QWEN, GEMMA, NOMIC, LLAMA, PHI, MISTRAL)
-    memory = msgspec.structs.replace(MEMORY, wired=gib(2.3), used=gib(2.3), reserved=0)
+    memory = msgspec.structs.replace(MEMORY, wired=gib(2.3), used=gib(2.3), reserved=0, ours=0, others=gib(2.3))
     return msgspec.structs.replace(
         BASE,
         models=everything,
@@ -77,7 +77,9 @@ def full() -> Snapshot:
 
 def loading() -> Snapshot:
     """The first model on its way, somebody waits for it."""
-    memory = msgspec.structs.replace(MEMORY, wired=gib(5.4), used=gib(5.4), reserved=gib(5.1))
+    memory = msgspec.structs.replace(
+        MEMORY, wired=gib(5.4), used=gib(5.4), reserved=gib(5.1), ours=gib(3.1), others=gib(2.3)
+    )
     return msgspec.structs.replace(
         BASE,
         models=(GEMMA, *_unloaded(LLAMA, MISTRAL, NOMIC, PHI, QWEN)),
@@ -103,6 +105,7 @@ def held() -> Snapshot:
     return msgspec.structs.replace(
         BASE,
         hold=True,
+        next_swap=f"{PHI.id}, evicting {LLAMA.id}, when the queue is released",
         models=(stays, MISTRAL, NOMIC, waits, QWEN),
         running=3,
         queue=queue,
@@ -128,7 +131,9 @@ def sick() -> Snapshot:
     going = msgspec.structs.replace(
         NOMIC, state="stopping", reason="stopping for phi-4-mini-instruct-q8_0", kill_in_s=8.0
     )
-    memory = msgspec.structs.replace(MEMORY, used=gib(23.1), wired=gib(23.1), stranded=gib(1.8))
+    memory = msgspec.structs.replace(
+        MEMORY, used=gib(23.1), wired=gib(23.1), stranded=gib(1.8), ours=gib(19.0), others=gib(2.3), pressure="warn"
+    )
     return msgspec.structs.replace(
         BASE,
         models=(ill, stuck, late, going, PHI, MISTRAL),

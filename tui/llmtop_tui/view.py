@@ -201,3 +201,9 @@ class View:
     def model(self, name: str | None) -> Model | None:
         """The model of that name."""
         return next((model for model in self.snapshot.models if model.id == name), None)
+
+
+def children_of(snapshot: Snapshot, letters: Letters | None = None) -> list[Model]:
+    """Models whose children hold memory; in the order of their letters where those are given."""
+    children = [model for model in snapshot.models if holds_memory(model)]
+    return sorted(children, key=lambda m: letters.band(m.id)) if letters is not None else children

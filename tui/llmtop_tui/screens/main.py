@@ -34,13 +34,13 @@ class MainScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.models = ModelsPanel("models")
-        self.queue = QueuePanel("queue")
-        self.flight = FlightPanel("flight")
-        self.chart = ChartPanel("memory")
-        self.history = EventsPanel("events")
-        self.log_panel = LogPanel("log")
-        self.detail = DetailPanel("detail")
+        self.models: ModelsPanel = ModelsPanel("models")
+        self.queue: QueuePanel = QueuePanel("queue")
+        self.flight: FlightPanel = FlightPanel("flight")
+        self.chart: ChartPanel = ChartPanel("memory")
+        self.history: EventsPanel = EventsPanel("events")
+        self.log_panel: LogPanel = LogPanel("log")
+        self.detail: DetailPanel = DetailPanel("detail")
         self.panels: tuple[RowsPanel, ...] = (
             self.models,
             self.queue,
@@ -49,9 +49,9 @@ class MainScreen(Screen[None]):
             self.history,
             self.log_panel,
         )
-        self.header = HeaderBar("header")
-        self.alert = AlertBar("alert")
-        self.footer = FooterBar("footer")
+        self.header: HeaderBar = HeaderBar("header")
+        self.alert: AlertBar = AlertBar("alert")
+        self.footer: FooterBar = FooterBar("footer")
         self.filter = Input(
             id="filter", placeholder="text, or a glob with * and ?; Enter keeps it, esc clears it", compact=True
         )

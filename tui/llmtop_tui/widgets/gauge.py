@@ -7,7 +7,7 @@ import re
 from llmtop.snapshot import Memory, Model
 from llmtop_tui.format import GIB, clean, cut_end, cut_middle, gib, known
 from llmtop_tui.ink import BANDS
-from llmtop_tui.view import View, holds_memory, limit_of, size_of
+from llmtop_tui.view import View, children_of, limit_of, size_of
 from llmtop_tui.widgets.line import Line, clip, join, spread
 from llmtop_tui.widgets.line import width as line_width
 
@@ -39,7 +39,7 @@ def _cells(view: View, width: int) -> list[tuple[str, str]]:
             out.append((first, style))
             first = rest
 
-    children = sorted((m for m in snapshot.models if holds_memory(m)), key=lambda m: view.letters.band(m.id))
+    children = children_of(snapshot, view.letters)
     for model in children:
         letter, band = view.letters[model.id] or "+", view.letters.band(model.id) % BANDS
         size = known(size_of(model)) or 0
@@ -116,14 +116,16 @@ def _key(view: View, model: Model, name_width: int) -> Line:
 def legend(view: View, cells: int) -> Line:
     """Who has how much, what else is in use, and where the limit comes from."""
     memory = view.snapshot.memory
-    children = sorted((m for m in view.snapshot.models if holds_memory(m)), key=lambda m: view.letters.band(m.id))
+    children = children_of(view.snapshot, view.letters)
     rest: list[Line] = []
     used = known(memory.used)
     if used is None:
         why = memory.sources.get("used") or memory.sources.get(memory.label.lower()) or "not measured here"
         rest.append((("n/a: ", "warn"), (clean(why)[:60], "muted")))
     else:
-        other = max(0, used - sum(size_of(model) for model in children))
+        other = known(memory.others)
+        if other is None:
+            other = max(0, used - sum(size_of(model) for model in children) - memory.stranded)
         if other >= GIB / 20:
             rest.append((("-", "muted"), (" other ", "muted"), (gib(other), "text")))
     pad = " " * (len(memory.label[:6]) + 3)
@@ -143,7 +145,7 @@ def _limits(memory: Memory, *, sourced: bool) -> Line:
     """What is planned with, and against what."""
     out: list[tuple[str, str]] = []
     if memory.stranded:
-        out += [("stranded ", "muted"), (gib(memory.stranded), "warn"), ("  ", "")]
+        out += [("not returned ", "muted"), (gib(memory.stranded), "warn"), ("  ", "")]
     if memory.budget is not None:
         out += [("reserved ", "muted"), (gib(memory.reserved), "text"), (" of ", "muted"), (gib(memory.budget), "text")]
     if memory.limit:

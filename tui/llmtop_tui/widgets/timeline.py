@@ -15,6 +15,8 @@ LIST_ROWS = 4
 """Swaps that have a row each before the one under the cursor gets its own part of the screen."""
 MARGIN = 0.06
 """Time shown before and after a swap, as a share of its length."""
+HIGHEST = 14
+"""Rows of the memory chart at most."""
 RESULTS = {"ok": "good", "": "primary", "cancelled": "warn"}
 
 
@@ -166,7 +168,7 @@ def detail(view: View, swap: Swap, width: int, height: int) -> list[Line]:
     out.append(((" " * (chart.AXIS + left), ""), *parts))
     ticks = clock(first) + clock(last).rjust(max(0, size - 8))
     out.append(((" " * (chart.AXIS + left), ""), (ticks, "muted")))
-    room = height - len(out)
+    room = min(HIGHEST, height - len(out))
     if room >= 2:
         out += _memory(view, start, length, width, room)
     return out
