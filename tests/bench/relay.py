@@ -36,6 +36,7 @@ CONNECTIONS = (1, 16)
 STREAMS = (1, 4)
 LIKELIEST = 40
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)\s*$", re.MULTILINE)
+_COUNT = re.compile(r"^\s*(\d+) requests in ", re.MULTILINE)
 _RATE = re.compile(r"^Requests/sec:\s+([\d.]+)", re.MULTILINE)
 _BAD = re.compile(r"^\s*Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)$", re.MULTILINE)
 _UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
@@ -50,12 +51,14 @@ class Small:
         most_us: Latency of 99 % [µs].
         rate: Requests a second.
         bad: Requests that failed, as wrk tells it.
+        cpu_us: Processor time of the relay for each request [µs].
     """
 
     half_us: float
     most_us: float
     rate: float
     bad: str = ""
+    cpu_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,27 +76,33 @@ class Stream:
     cpu_ms_per_mb: float
 
 
-def parse_wrk(text: str) -> Small:
+def parse_wrk(text: str, cpu_s: float = 0.0) -> Small:
     """What ``wrk --latency`` printed.
+
+    Args:
+        text: Its output.
+        cpu_s: Processor time that the relay used meanwhile [s].
 
     Raises:
         ValueError: It holds no figures.
     """
     latency = {found[1]: float(found[2]) * _UNITS[found[3]] for found in _LATENCY.finditer(text)}
-    rate = _RATE.search(text)
-    if rate is None or "50" not in latency or "99" not in latency:
+    rate, count = _RATE.search(text), _COUNT.search(text)
+    if rate is None or count is None or "50" not in latency or "99" not in latency:
         raise ValueError(f"not wrk's figures: {text[:200]!r}")
     bad = _BAD.search(text)
-    return Small(latency["50"], latency["99"], float(rate[1]), bad[0].strip() if bad else "")
+    cpu_us = cpu_s * 1e6 / max(1, int(count[1]))
+    return Small(latency["50"], latency["99"], float(rate[1]), bad[0].strip() if bad else "", cpu_us)
 
 
 def small_requests(server: servers.Server, connections: int, seconds: float, script: Path) -> Small:
     """Run wrk."""
     argv = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script)]
+    cpu = servers.cpu_s(server.process.pid)
     done = subprocess.run(
         [*argv, f"http://127.0.0.1:{server.port}/tokenize"], capture_output=True, text=True, check=True
     )
-    return parse_wrk(done.stdout)
+    return parse_wrk(done.stdout, servers.cpu_s(server.process.pid) - cpu)
 
 
 def one_stream(server: servers.Server, tokens: int, seed: int) -> tuple[float, int]:
@@ -141,7 +150,7 @@ def streams(server: servers.Server, count: int, tokens: int) -> Stream:
 
 def small_table(runs: dict[tuple[str, int], list[Small]], names: Sequence[str], rounds: int) -> Table:
     """Medians of the rounds; what each adds to the child, and how much less llmtop adds than the router."""
-    heads = ("POST /tokenize", "connections", "half µs", "99 % µs", "adds µs", "requests/s", "to the child")
+    heads = ("POST /tokenize", "connections", "half µs", "99 % µs", "adds µs", "CPU µs", "requests/s", "to the child")
     table = Table("Small requests through a relay", heads)
     added: dict[tuple[str, int], float] = {}
     for connections in CONNECTIONS:
@@ -153,8 +162,16 @@ def small_table(runs: dict[tuple[str, int], list[Small]], names: Sequence[str], 
             added[name, connections] = half - base_us
             most = servers.median_of([run.most_us for run in of_it])
             adds = "-" if name == names[0] else f"{half - base_us:.0f}"
+            cpu = "-" if name == names[0] else f"{servers.median_of([run.cpu_us for run in of_it]):.0f}"
             table.add(
-                name, str(connections), f"{half:.0f}", f"{most:.0f}", adds, f"{rate:,.0f}", ratio(rate, base_rate, 3)
+                name,
+                str(connections),
+                f"{half:.0f}",
+                f"{most:.0f}",
+                adds,
+                cpu,
+                f"{rate:,.0f}",
+                ratio(rate, base_rate, 3),
             )
         share = ratio(added[names[1], connections], added[names[2], connections], 1)
         table.notes.append(
@@ -165,7 +182,7 @@ def small_table(runs: dict[tuple[str, int], list[Small]], names: Sequence[str], 
     return table
 
 
-def stream_table(runs: dict[tuple[str, int], list[Stream]], names: Sequence[str], rounds: int) -> Table:
+def stream_table(runs: dict[tuple[str, int], list[Stream]], names: Sequence[str], rounds: int, tokens: int) -> Table:
     """Medians of the rounds."""
     heads = (
         "streamed completion",
@@ -176,7 +193,7 @@ def stream_table(runs: dict[tuple[str, int], list[Stream]], names: Sequence[str]
         "to the child",
         "relay's CPU ms/MB",
     )
-    table = Table(f"Streams of {TOKENS} events through a relay", heads)
+    table = Table(f"Streams of {tokens} events through a relay", heads)
     for count in STREAMS:
         base = runs[names[0], count]
         first0, speed0 = (servers.median_of([getattr(run, key) for run in base]) for key in ("first_ms", "bytes_per_s"))
@@ -222,7 +239,7 @@ def bench(folder: Path, rounds: int, seconds: float, tokens: int) -> list[Table]
             for count in STREAMS:
                 for server in every:
                     long[server.name, count].append(streams(server, count, tokens))
-        return [*tables, stream_table(long, names, rounds)]
+        return [*tables, stream_table(long, names, rounds, tokens)]
 
 
 def main() -> int:

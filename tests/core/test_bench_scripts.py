@@ -80,6 +80,7 @@ def test_the_figures_of_wrk_are_read_in_microseconds_and_failures_are_kept(bench
     relay = bench("relay")
     found = relay.parse_wrk(WRK)
     assert (found.half_us, found.most_us, found.rate) == (43.0, 1250.0, 29000.5)
+    assert relay.parse_wrk(WRK, cpu_s=0.87).cpu_us == pytest.approx(10.0)
     assert found.bad == "Non-2xx or 3xx responses: 7"
     with pytest.raises(ValueError, match="not wrk's figures"):
         relay.parse_wrk("unable to connect")
@@ -89,7 +90,7 @@ def test_a_relay_adds_what_it_takes_beyond_the_child(bench: Any) -> None:
     relay = bench("relay")
     names = ("child alone", "llama.cpp router", "llmtop")
     runs = {
-        (name, count): [relay.Small(half, 500.0, 1e6 / half), relay.Small(half, 700.0, 1e6 / half)]
+        (name, count): [relay.Small(half, 500.0, 1e6 / half, "", 30.0), relay.Small(half, 700.0, 1e6 / half)]
         for name, half in zip(names, (40.0, 440.0, 80.0), strict=True)
         for count in relay.CONNECTIONS
     }
@@ -97,7 +98,7 @@ def test_a_relay_adds_what_it_takes_beyond_the_child(bench: Any) -> None:
     by_name = {row[0]: row for row in table.rows if row[1] == "16"}
     assert by_name["llama.cpp router"][4] == "400"
     assert by_name["llmtop"][2:5] == ("80", "600", "40")
-    assert by_name["llmtop"][6] == "0.500x"
+    assert by_name["llmtop"][5:] == ("15", "12,500", "0.500x")
     assert "1 connections: the router adds 10.0x what llmtop adds to half of the requests" in table.notes
 
 

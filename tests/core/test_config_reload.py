@@ -1,4 +1,4 @@
-"""A preset file that changes under a running llmtop: only what changed is touched, and a broken file changes nothing."""
+"""A preset file that changes under a running llmtop: only what changed is touched, a broken file changes nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 def sections(tmp_path: Path, names: Iterable[str], **more: str) -> str:
     """A preset of models that lie outside the models folder, so that each is there by its section alone."""
-    return "".join(
-        f"[{n}]\nmodel = {tmp_path / 'elsewhere' / n}.gguf\n{more.get(n, '')}\n" for n in names
-    )
+    return "".join(f"[{n}]\nmodel = {tmp_path / 'elsewhere' / n}.gguf\n{more.get(n, '')}\n" for n in names)
 
 
 async def stream(r: Rig, client: httpx.AsyncClient, model: str, tokens: int) -> str:
@@ -44,7 +42,10 @@ async def test_only_what_changed_is_touched_and_a_broken_file_changes_nothing(tm
     def pids() -> dict[str, int]:
         return {n: read_events(tmp_path / "elsewhere" / f"{n}.gguf", "spawn")[-1]["pid"] for n in "ABC"}
 
-    async with rig(tmp_path, None, "--models-preset", str(preset), "--models-max", "0", "--no-watch") as r, r.client() as c:
+    async with (
+        rig(tmp_path, None, "--models-preset", str(preset), "--models-max", "0", "--no-watch") as r,
+        r.client() as c,
+    ):
 
         async def ids() -> set[str]:
             return {m["id"] for m in (await r.state())["models"]}

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.frontdoor import connection as connections
-from llmtop.frontdoor import server as servers
 from llmtop.frontdoor.gate import Upstream
 from llmtop.testing.frontdoor import House, house, plain, request
 
@@ -393,30 +391,3 @@ async def test_neutral_reads_go_to_the_child_idle_or_asleep(place: House) -> Non
 )
 async def test_reads_by_model_need_a_known_one(place: House, path: str, status: int) -> None:
     assert (await place.ask("GET", path)).status == status
-
-
-async def test_when_descriptors_run_out_nothing_is_accepted_for_a_moment(
-    place: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Exhausted:
-        def accept(self) -> None:
-            raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(servers, "ACCEPT_PAUSE_S", 0.05)
-    place.door._accept(Exhausted())  # type: ignore[arg-type]
-    assert (place.door.accept_pauses, place.door._accepting) == (1, False)
-    assert (await place.ask("GET", "/health")).status == 200, "who came meanwhile is served after it"
-
-
-async def test_beyond_the_limit_connections_wait_until_one_ends(place: House) -> None:
-    place.door.connections_max = 2
-    first, second = await place.client(), await place.client()
-    for client in (first, second):
-        await client.send(request("GET", "/health"))
-        await client.reply()
-    third = await place.client()
-    await third.send(request("GET", "/health"))
-    await first.close()
-    assert (await third.reply()).status == 200
-    assert len(place.door.connections) == 2
-    assert connections.IDLE_S > 0

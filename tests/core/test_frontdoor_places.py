@@ -16,7 +16,7 @@ from llmtop.frontdoor import server as servers
 from llmtop.frontdoor.gate import Upstream
 from llmtop.frontdoor.server import FrontDoor
 from llmtop.frontdoor.upstream import FORGOTTEN_KEPT, Pool
-from llmtop.testing.frontdoor import House, house, request, until
+from llmtop.testing.frontdoor import House, house, request
 
 pytestmark = pytest.mark.anyio
 PATH = "/v1/completions"
@@ -91,7 +91,7 @@ async def test_a_request_granted_before_its_instance_went_leaves_no_connection_b
     place.door.forget(upstream.key)
     assert (await place.ask("POST", PATH, ASK)).status == 200
     await place.quiet()
-    await until(lambda: not open_connections(place.door.pool))
+    assert open_connections(place.door.pool) == 0, "it is closed after use, not kept for a second"
     assert place.door.pool.idle(upstream) is None
 
 
@@ -99,16 +99,17 @@ async def test_a_place_is_kept_while_a_connection_to_it_is_being_made(
     place: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await place.client()
-    loop, go = asyncio.get_running_loop(), asyncio.Event()
+    loop, began, go = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     connect = loop.create_connection
 
     async def slowly(*args: Any, **more: Any) -> Any:
+        began.set()
         await go.wait()
         return await connect(*args, **more)
 
     monkeypatch.setattr(loop, "create_connection", slowly)
     await client.send(request("POST", PATH, ASK))
-    await place.gate.admitted.wait()
+    await began.wait()
     place.door.pool.sweep(loop.time())
     go.set()
     assert (await client.reply()).status == 200
@@ -124,6 +125,53 @@ async def test_what_was_forgotten_is_remembered_within_bounds() -> None:
         pool.forget(f"m#{i}")
     assert pool.idle(Upstream("m#0", port=1)) is None
     assert len(pool._forgotten) == FORGOTTEN_KEPT
+
+
+async def test_a_taken_port_is_an_error_of_the_caller(place: House, tmp_path: Path) -> None:
+    from llmtop.config.spec import Settings
+    from llmtop.frontdoor.server import FrontDoor
+
+    other = FrontDoor(place.gate, Settings(port=place.port), spool_dir=tmp_path)
+    with pytest.raises(OSError, match="in use"):
+        await other.start()
+
+
+async def test_the_control_api_is_one_more_upstream(place: House, tmp_path: Path) -> None:
+    server = await asyncio.start_unix_server(FakeChild()._serve, tmp_path / "c.sock")
+    place.gate.control_upstream = type(place.gate.upstream)("control", uds=str(tmp_path / "c.sock"))
+    async with server:
+        for _ in range(3):
+            reply = await place.ask("POST", "/api/queue/hold", {})
+            assert (reply.status, reply.body) == (200, b'{"ok":true}')
+    assert not place.gate.tickets
+    await place.door.aclose(0)
+
+
+async def test_when_descriptors_run_out_nothing_is_accepted_for_a_moment(
+    place: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Exhausted:
+        def accept(self) -> None:
+            raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(servers, "ACCEPT_PAUSE_S", 0.05)
+    place.door._accept(Exhausted())  # type: ignore[arg-type]
+    assert (place.door.accept_pauses, place.door._accepting) == (1, False)
+    assert (await place.ask("GET", "/health")).status == 200, "who came meanwhile is served after it"
+
+
+async def test_beyond_the_limit_connections_wait_until_one_ends(place: House) -> None:
+    place.door.connections_max = 2
+    first, second = await place.client(), await place.client()
+    for client in (first, second):
+        await client.send(request("GET", "/health"))
+        await client.reply()
+    third = await place.client()
+    await third.send(request("GET", "/health"))
+    await first.close()
+    assert (await third.reply()).status == 200
+    assert len(place.door.connections) == 2
+    assert connections.IDLE_S > 0
 
 
 def open_connections(pool: Pool) -> int:

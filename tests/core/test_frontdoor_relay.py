@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.errors import Refusal
-from llmtop.testing.frontdoor import FakeChild, House, Request, house, plain, request, until
+from llmtop.testing.frontdoor import House, Request, house, plain, request, until
 
 pytestmark = pytest.mark.anyio
 ASK = {"model": "A", "prompt": "x"}
@@ -401,23 +401,3 @@ async def test_what_runs_may_end_within_the_grace_and_is_cut_after_it(tmp_path: 
         await closing
         assert not place.door.connections
         await place.quiet()
-
-
-async def test_a_taken_port_is_an_error_of_the_caller(place: House, tmp_path: Path) -> None:
-    from llmtop.config.spec import Settings
-    from llmtop.frontdoor.server import FrontDoor
-
-    other = FrontDoor(place.gate, Settings(port=place.port), spool_dir=tmp_path)
-    with pytest.raises(OSError, match="in use"):
-        await other.start()
-
-
-async def test_the_control_api_is_one_more_upstream(place: House, tmp_path: Path) -> None:
-    server = await asyncio.start_unix_server(FakeChild()._serve, tmp_path / "c.sock")
-    place.gate.control_upstream = type(place.gate.upstream)("control", uds=str(tmp_path / "c.sock"))
-    async with server:
-        for _ in range(3):
-            reply = await place.ask("POST", "/api/queue/hold", {})
-            assert (reply.status, reply.body) == (200, b'{"ok":true}')
-    assert not place.gate.tickets
-    await place.door.aclose(0)

@@ -17,7 +17,7 @@ from llmtop.cli.neighbours import KINDS
 from llmtop.neighbours.clients import CLIENTS, KEY
 
 URL = "http://127.0.0.1:8080"
-NASTY = ["qwen3:8b", "user/repo-GGUF:Q4_K_M", "it's \"so\"; $(x) #1", "müsli"]
+NASTY = ["qwen3:8b", "user/repo-GGUF:Q4_K_M", 'it\'s "so"; $(x) #1', "müsli"]
 Said = pytest.CaptureFixture[str]
 
 

@@ -130,7 +130,10 @@ def test_a_fixed_port_becomes_the_one_that_llmtop_gives() -> None:
 
 def test_the_llama_server_that_most_have_is_the_one_to_start_with() -> None:
     text = "models:\n"
-    text += "".join(f"  {n}: {{cmd: '{p}/llama-server --port ${{PORT}} -m {n}'}}\n" for n, p in zip("abc", "/x /y /y".split(), strict=True))
+    text += "".join(
+        f"  {n}: {{cmd: '{p}/llama-server --port ${{PORT}} -m {n}'}}\n"
+        for n, p in zip("abc", ["/x", "/y", "/y"], strict=True)
+    )
     made = converted(text)
     assert section(made, "b") == {"model": "b"}
     assert section(made, "a") == {"cmd": "/x/llama-server --port ${PORT} -m a"}
@@ -149,7 +152,9 @@ def test_the_llama_server_that_most_have_is_the_one_to_start_with() -> None:
     ],
 )
 def test_groups_become_a_cap(groups: str, cap: str) -> None:
-    made = converted(f"{groups}\nmodels: {{a: {{cmd: 'x ${{PORT}}'}}, b: {{cmd: 'x ${{PORT}}'}}, c: {{cmd: 'x ${{PORT}}'}}}}")
+    made = converted(
+        f"{groups}\nmodels: {{a: {{cmd: 'x ${{PORT}}'}}, b: {{cmd: 'x ${{PORT}}'}}, c: {{cmd: 'x ${{PORT}}'}}}}"
+    )
     assert section(made, "*")["models-max"] == cap
     assert bool(groups) == any(note.startswith(("groups:", "matrix:")) for note in made.notes)
 
@@ -181,7 +186,10 @@ def test_every_key_that_is_known_to_have_no_equivalent_says_what_to_do() -> None
 
 
 def test_no_key_is_written_and_no_name_can_add_a_line() -> None:
-    config = {"apiKeys": ["sk-hunter2"], "models": {"a\n[b]": {"cmd": "x"}, "*": {"cmd": "x"}, "m": {"cmd": "x", "n\nm = 1": 2}}}
+    config = {
+        "apiKeys": ["sk-hunter2"],
+        "models": {"a\n[b]": {"cmd": "x"}, "*": {"cmd": "x"}, "m": {"cmd": "x", "n\nm = 1": 2}},
+    }
     made = convert(config, ENV)
     assert "sk-hunter2" not in made.text + "\n".join(made.notes)
     assert [found.name for found in parse_ini(made.text)[0]] == ["*", "m"]
@@ -212,7 +220,12 @@ def test_the_preset_can_be_read_and_means_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("models: [", ":1: no YAML"), ("a: 1", "holds no models"), ("- 1", "holds no models"), ("models: 3", "holds no models")],
+    [
+        ("models: [", ":1: no YAML"),
+        ("a: 1", "holds no models"),
+        ("- 1", "holds no models"),
+        ("models: 3", "holds no models"),
+    ],
 )
 def test_a_file_that_is_none_is_told_in_a_line(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "c.yaml"

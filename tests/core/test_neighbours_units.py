@@ -23,7 +23,18 @@ from llmtop.neighbours.units import Service, launchd_plist, service, systemd_uni
 from llmtop.testing.models import server_command, write_model
 
 Said = pytest.CaptureFixture[str]
-NASTY = ("/usr/bin/python3", "-P", "-m", "llmtop", "serve", "--models-dir", '/m/a b$HOME%h "q" \\ ü;', "--", "-ngl", "99")
+NASTY = (
+    "/usr/bin/python3",
+    "-P",
+    "-m",
+    "llmtop",
+    "serve",
+    "--models-dir",
+    '/m/a b$HOME%h "q" \\ ü;',
+    "--",
+    "-ngl",
+    "99",
+)
 
 
 def made(*specs: ModelSpec, **settings: object) -> Configuration:

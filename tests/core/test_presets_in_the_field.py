@@ -127,6 +127,9 @@ def test_what_star_says_is_what_the_child_gets_unless_the_section_or_the_command
     assert (value_of(model(found, "A"), "--parallel"), value_of(model(found, "B"), "--parallel")) == ("2", "1")
     assert value_of(model(found, "A"), "--ctx-size") == "512"
     assert [value_of(model(made(preset, "-np", "3"), name), "-np") for name in "AB"] == ["3", "3"]
+    assert found.catalog.origins["A"] == {"[*]": ("--ctx-size", "512"), "[A]": ("--parallel", "2")}
+    assert found.catalog.origins["B"] == {"[*]": ("--parallel", "1", "--ctx-size", "512")}
+    assert made(preset, "-np", "3").catalog.origins["A"] == {"[*]": ("--ctx-size", "512"), "--": ("-np", "3")}
 
 
 def test_a_cap_that_stands_in_star_holds(made: Made) -> None:

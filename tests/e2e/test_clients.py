@@ -82,6 +82,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/v1/messages":
             usage = {"input_tokens": 3, "output_tokens": 2}
             self.give(dict(MESSAGE, content=[TEXT], stop_reason="end_turn", usage=usage))
+        elif asked.get("stream") and asked["messages"][0]["content"] == "break":
+            error = {"code": 500, "message": "Compute error.", "type": "server_error"}
+            self.events(["data: " + json.dumps({"error": error}, separators=(",", ":"))])
         elif asked.get("stream"):
             parts = CALLS if asked.get("tools") else PARTS
             chunks = [dict(chunk, choices=[{"index": 0, "delta": p, "finish_reason": None}]) for p in parts]
@@ -197,6 +200,22 @@ async def test_a_stream_that_is_cut_is_an_exception_and_no_short_answer(scripted
         await operator.delete(f"/api/requests/{request['id']}")
         with pytest.raises(openai.APIError, match="cancelled by the operator"):
             await rest(stream)
+
+
+async def test_a_child_that_breaks_inside_a_stream_is_told_and_replaced(scripted: Rig) -> None:
+    async with openai_client(scripted) as c:
+        assert (await c.chat.completions.create(model="S", messages=HELLO)).choices
+        first = (await scripted.model("S"))["pid"]
+        stream = await c.chat.completions.create(
+            model="S", messages=[{"role": "user", "content": "break"}], stream=True
+        )
+        with pytest.raises(openai.APIError, match=r"Compute error\."):
+            await rest(stream)
+        assert (await c.chat.completions.create(model="S", messages=HELLO)).choices
+        second = (await scripted.model("S"))["pid"]
+        assert second != first, "a backend that said so answers nothing any more"
+        async with scripted.client() as http:
+            assert 'llmtop_failures_total{class="sick"} 1.0' in (await http.get("/metrics")).text
 
 
 async def test_a_request_that_the_operator_cancels_is_a_503_of_its_own_kind(scripted: Rig) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import resource
 import socket
 import statistics
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -157,24 +158,69 @@ async def test_an_upload_of_two_hundred_megabytes_is_no_memory(one: Rig) -> None
     await watch.nothing_left()
 
 
-async def test_a_reader_that_takes_nothing_is_no_memory_and_holds_up_nobody(one: Rig) -> None:
-    watch = Watch(one)
-    looking = asyncio.create_task(watch.look())
-    with socket.socket() as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(slow, ("127.0.0.1", one.port))
-        ask = b'{"model": "A", "stream": true, "max_tokens": 200000}'
-        await loop.sock_sendall(
-            slow, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(ask) + ask
-        )
-        await asyncio.sleep(2)
-        async with one.client() as c:
-            assert (await one.ask(c, "A")).status_code == 200
-        assert await health_s(one, 11) < HEALTH_S_MAX
-        assert (await one.model("A"))["in_flight"] == 1
-    looking.cancel()
-    assert watch.peak - watch.rss < GROWTH_MAX, f"{(watch.peak - watch.rss) >> 20} MiB more"
-    await watch.nothing_left()
-    assert one.events("A", "abort"), "the child heard that its reader left"
+FLOOD = """
+import asyncio, sys
+
+
+async def serve(reader, writer):
+    head = await reader.readuntil(b"\\r\\n\\r\\n")
+    if not head.startswith(b"POST"):
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
+        return writer.close()
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Type: text/event-stream\\r\\n\\r\\n")
+    sent = 0
+    try:
+        while True:
+            writer.write(b"data: " + b"x" * 65528 + b"\\n\\n")
+            await writer.drain()
+            sent += 65536
+            with open(sys.argv[2], "w") as f:
+                f.write(f"{sent}")
+    except ConnectionError:
+        with open(sys.argv[2], "w") as f:
+            f.write(f"{sent} left")
+
+
+async def main():
+    async with await asyncio.start_server(serve, "127.0.0.1", int(sys.argv[1])) as server:
+        await server.serve_forever()
+
+
+asyncio.run(main())
+"""
+"""A server whose answer has no end and comes as fast as it is taken."""
+
+
+async def test_a_reader_that_takes_nothing_is_no_memory_and_holds_up_nobody(tmp_path: Path) -> None:
+    (tmp_path / "flood.py").write_text(FLOOD)
+    sent = tmp_path / "sent.txt"
+    preset = f"version = 1\n[flood]\ncmd = {sys.executable} {tmp_path / 'flood.py'} ${{PORT}} {sent}\nmemory = 1MiB\n"
+    (tmp_path / "preset.ini").write_text(preset)
+    async with rig(tmp_path, {"A": {}}, "--models-preset", str(tmp_path / "preset.ini")) as r, r.client() as c:
+        await r.say(c, "/models/load", model="flood")
+        await r.until_state("flood", "loaded")
+        await r.ask(c, "A")
+        watch = Watch(r)
+        looking = asyncio.create_task(watch.look())
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(slow, ("127.0.0.1", r.port))
+            ask = b'{"model": "flood", "stream": true}'
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(ask)
+            await loop.sock_sendall(slow, head + ask)
+            await asyncio.sleep(1.5)
+            first = int(sent.read_text())
+            assert (await r.ask(c, "A")).status_code == 200
+            assert await health_s(r, 11) < HEALTH_S_MAX
+            assert (await r.model("flood"))["in_flight"] == 1
+            assert int(sent.read_text()) == first < 16 * 2**20, "the child waits for the client too"
+        looking.cancel()
+        assert watch.peak - watch.rss < GROWTH_MAX, f"{(watch.peak - watch.rss) >> 20} MiB more"
+        await watch.nothing_left()
+
+        async def told() -> bool:
+            return "left" in sent.read_text()
+
+        await r.until(told, "the child heard that its reader left")

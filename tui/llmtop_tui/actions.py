@@ -174,7 +174,8 @@ ACTIONS: tuple[Action, ...] = (
            danger=True, footer=8),
     Action(
         "step", ("full_stop",), "Step", "While held: let one swap through.", QUEUE,
-        danger=True, enabled=lambda t: t.snapshot.hold, refused="step works while the queue is held: press d first",
+        danger=True, footer=8, enabled=lambda t: t.snapshot.hold,
+        refused="step works while the queue is held: press d first",
     ),
     Action("filter", ("slash",), "Filter", "Show only rows that contain a text or match a glob (* ?).", VIEW, footer=6),
     Action("next", ("n",), "Next match", "Next row that matches.", VIEW),

@@ -125,6 +125,7 @@ class LlmtopApp(App[Leave]):
         self.set_interval(1.0, self._tick)
 
     def _start(self) -> None:
+        self._tick()
         self.show_position()
         self._show()
         for problem in self.preferences.problems:

@@ -10,16 +10,18 @@ import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from llmtop.client import CoreClient
-from llmtop.config.resolve import Configuration
-from llmtop.core import Core, wait_until_over
-from llmtop.embed import EmbeddedClient
-from llmtop.record import Recorder
-from llmtop.remote import RemoteClient
-from llmtop.remote_router import RouterClient, is_router
 from llmtop_tui.app import Leave, LlmtopApp
 from llmtop_tui.preferences import Preferences, folder_of
+
+if TYPE_CHECKING:
+    from llmtop.client import CoreClient
+    from llmtop.config.resolve import Configuration
+    from llmtop.core import Core
+
+# A core is imported only where one is run, and a network only where one is used: the others' first picture does not
+# wait for them.
 
 LOG_BYTES = 2 * 2**20
 
@@ -33,6 +35,8 @@ def run(configuration: Configuration) -> int:
     Raises:
         StartError: The core cannot start.
     """
+    from llmtop.core import Core
+
     _log_to_file(Path(configuration.settings.state_dir))
     core = Core(configuration)
     core.start()
@@ -55,14 +59,18 @@ class Embedded:
 
     def run(self) -> int:
         """Show the view, and serve on or end as the user wants. Gives the exit code."""
+        from llmtop.core import wait_until_over
+
         for signum in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, self._end)
-        if self._show() is Leave.STOP_ALL:
+        if self._show() is Leave.STOP_ALL and not self._ending:  # a signal has asked for the end already
             self._core.stop()
         return wait_until_over(self._core)
 
     def _show(self) -> Leave:
         """Show the view until the user leaves it or it breaks."""
+        from llmtop.embed import EmbeddedClient
+
         self._app = _view(EmbeddedClient(self._core), readonly=self._readonly)
         why = ""
         try:
@@ -93,6 +101,10 @@ class Embedded:
 
 def attach(url: str, key: str, *, readonly: bool, record: str = "") -> int:
     """Show a core that runs elsewhere. Gives the exit code."""
+    from llmtop.record import Recorder
+    from llmtop.remote import RemoteClient
+    from llmtop.remote_router import RouterClient, is_router
+
     kind = RouterClient if is_router(url, key) else RemoteClient
     if not record:
         return _view_only(kind(url, key), readonly=readonly)

@@ -50,8 +50,13 @@ def build(command: str = "") -> typer.Typer:
     for name in wanted or GROUPS:
         importlib.import_module(f"llmtop.cli.{name}").register(app)
     if wanted:
+        app.registered_commands = [c for c in app.registered_commands if _name(c) == command]
         app.callback()(_no_options)
     return app
+
+
+def _name(command: typer.models.CommandInfo) -> str:
+    return command.name or str(getattr(command.callback, "__name__", ""))
 
 
 def _first(words: Sequence[str]) -> str:

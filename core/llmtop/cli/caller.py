@@ -1,8 +1,7 @@
-"""Finds the llmtop that runs, and asks it over HTTP. Standard library only: ``llmtop ps`` is to be quick."""
+"""Finds the llmtop that runs, and asks it over HTTP. It imports little: ``llmtop ps`` is to be quick."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from llmtop.cli import wire
 from llmtop.errors import ConfigError, StartError
 
 TIMEOUT_S = 10.0
@@ -123,22 +123,20 @@ class Caller:
         return dict(json.loads(self._ask("POST", path, json.dumps(body or {}).encode()) or b"{}"))
 
     def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
-        parts = urlsplit(self.target.url)
-        make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         headers = {"Accept": "application/json"}
         if self.target.key:
             headers["Authorization"] = f"Bearer {self.target.key}"
         if body is not None:
             headers["Content-Type"] = "application/json"
-        connection = make(parts.hostname or "", parts.port, timeout=self._timeout_s)
+        parts = urlsplit(self.target.url)
+        exchange = _exchange_tls if parts.scheme == "https" else wire.exchange
+        port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            connection.request(method, parts.path + path, body, headers)
-            answer = connection.getresponse()
-            status, text = answer.status, answer.read()
-        except (OSError, http.client.HTTPException) as error:
+            status, text = exchange(
+                parts.hostname or "", port, method, parts.path + path, headers, body, self._timeout_s
+            )
+        except (OSError, ValueError) as error:
             raise StartError(self._nobody(error)) from None
-        finally:
-            connection.close()
         if status >= 400:
             raise StartError(self._refused(status, text))
         return text
@@ -157,3 +155,20 @@ class Caller:
             return f"{error['message']} ({error['type']})"
         except (ValueError, KeyError, TypeError):
             return f"{self.target.url} answers {status}: is it a llmtop? ({self.target.found})"
+
+
+def _exchange_tls(
+    host: str, port: int, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
+) -> tuple[int, bytes]:
+    """``wire.exchange`` to a llmtop behind TLS."""
+    import http.client
+
+    connection = http.client.HTTPSConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request(method, path, body, dict(headers))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise OSError(f"{type(error).__name__} {error}") from None
+    finally:
+        connection.close()

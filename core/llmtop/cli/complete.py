@@ -14,11 +14,11 @@ from llmtop.cli.caller import Caller, find
 from llmtop.errors import LlmtopError
 
 WITHIN_S = 0.7
-"""A llmtop that has not answered by then is not waited for [s]; with the interpreter's own start that is under a second."""
+"""A llmtop that has not answered by then is not waited for [s]; with the interpreter's start that is under a second."""
 
 MOST = 200
 _PLAIN = re.compile(r"[A-Za-z0-9._:/@+=,-]+")
-"""Names that a shell takes as they stand. Others are not offered: a name comes from a file, and a shell acts on ``$(…)``."""
+"""Names that a shell takes as they stand. Others are not offered: a shell acts on ``$(…)``, a name may be anything."""
 
 
 def model_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -49,8 +49,8 @@ def queue_verbs(incomplete: str) -> list[str]:
 
 def _names(context: typer.Context) -> list[str]:
     given: dict[str, Any] = {**context.find_root().params, **{k: v for k, v in context.params.items() if v is not None}}
-    keys = given.get("key") or given.get("api_key") or None
-    key = str(keys[0]) if isinstance(keys, list | tuple) and keys else keys
+    before: list[str] = given.get("api_key") or []
+    key: str | None = given.get("key") or next(iter(before), None)
     url = given.get("url") or (f"http://127.0.0.1:{given['port']}" if given.get("port") else None)
     target = find(url, key, given.get("state") or given.get("state_dir"), os.environ)
     models: list[dict[str, Any]] = json.loads(Caller(target, timeout_s=WITHIN_S).get("/v1/models"))["data"]

@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from llmtop.cli.context import invocation, out
-from llmtop.cli.jsonform import encoded
 from llmtop.cli.flags import merged, with_options
+from llmtop.cli.jsonform import encoded
 from llmtop.cli.tables import size, table
 
 if TYPE_CHECKING:

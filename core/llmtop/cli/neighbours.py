@@ -39,7 +39,8 @@ def import_(
     source: Annotated[str, typer.Argument(metavar="llama-swap", help="Whose file it is.", autocompletion=_formats)],
     file: Annotated[str, typer.Argument(metavar="FILE", help="Its configuration (YAML).")],
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the preset there; it must not exist yet.")
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the preset there; it must not exist yet."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> int:
@@ -88,9 +89,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 def export(
     context: typer.Context,
-    kind: Annotated[
-        str, typer.Argument(metavar=f"[{'|'.join(KINDS)}]", help="What it is for.", autocompletion=_kinds)
-    ],
+    kind: Annotated[str, typer.Argument(metavar=f"[{'|'.join(KINDS)}]", help="What it is for.", autocompletion=_kinds)],
     url: Url = None,
     key: Key = None,
     state: State = None,

@@ -43,6 +43,10 @@ def machine_report(configuration: Configuration, faults: Sequence[str]) -> dict[
                 "source": spec.source,
                 "problem": spec.problem,
                 "args": list(_command(configuration, spec)),
+                "origins": {
+                    place: list(masked(words))
+                    for place, words in configuration.catalog.origins.get(spec.id, {}).items()
+                },
             }
             for spec in catalog.models.values()
         ],
@@ -89,6 +93,8 @@ def _model(configuration: Configuration, spec: ModelSpec) -> Iterator[str]:
         )
     else:
         yield "      " + safe_text(shlex.join(_command(configuration, spec)), ARGS_LENGTH)
+        for place, words in configuration.catalog.origins.get(spec.id, {}).items():
+            yield f"      by {safe_text(place)}: {safe_text(shlex.join(masked(words)), ARGS_LENGTH)}"
 
 
 def _command(configuration: Configuration, spec: ModelSpec) -> tuple[str, ...]:

@@ -87,8 +87,8 @@ def check(
 
     A fault is a line FILE:LINE: what is wrong; what to do.
 
-    --json prints {"schema_version": 1, "faults": […], "warnings": […], "models": [{"id", "aliases", "source", "problem",
-    "args"}], "models_max", "models_max_source", "budget", "server"}.
+    --json prints {"schema_version": 1, "faults": […], "warnings": […], "models": [{"id", "aliases", "source",
+    "problem", "args", "origins"}], "models_max", "models_max_source", "budget", "server"}.
     """
     from llmtop.cli.report import machine_report, report
     from llmtop.config.examine import examine

@@ -104,7 +104,8 @@ def _file(made: Service) -> str:
 def _write(path: Path, text: str, log: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (log.parent.parent, log.parent):  # the mode holds for the last one made
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     except OSError as error:
         raise StartError(f"{path} cannot be written: {error.strerror}") from None

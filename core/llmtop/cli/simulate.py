@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from llmtop.cli.jsonform import versioned
 from llmtop.cli.context import invocation, out
+from llmtop.cli.jsonform import versioned
 from llmtop.cli.tables import seconds, size, table
 from llmtop.config.units import parse_duration, parse_size
 from llmtop.errors import ConfigError

@@ -24,9 +24,7 @@ State = Annotated[
     str | None,
     typer.Option("--state-dir", metavar="DIR", help="Find it by its state folder. [dim]LLMTOP_STATE_DIR[/dim]"),
 ]
-ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A model's id or alias.", autocompletion=model_names)
-]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A model's id or alias.", autocompletion=model_names)]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 _VERBS = {
@@ -121,9 +119,9 @@ def _again(look: Callable[[], None], every_s: float | None) -> int:
 def swaps(context: typer.Context, as_json: Json = False, url: Url = None, key: Key = None, state: State = None) -> int:
     """List the swaps: what was loaded, what had to go for it, and where the time went.
 
-    --json prints one line: {"schema_version": 1, "swaps": [{"id", "model", "reason", "evicted", "at", "result", "phases":
-    {"queued_s", "drain_s", "stop_s", "settle_s", "spawn_s", "load_s"}, "stops": […]}]}, newest last, null for a phase that
-    did not occur.
+    --json prints one line: {"schema_version": 1, "swaps": [{"id", "model", "reason", "evicted", "at", "result",
+    "phases": {"queued_s", "drain_s", "stop_s", "settle_s", "spawn_s", "load_s"}, "stops": […]}]}, newest last, null for
+    a phase that did not occur.
     """
     text = _caller(context, url, key, state).get("/api/swaps")
     if as_json:
@@ -170,7 +168,9 @@ def _model_command(verb: str) -> Callable[..., int]:
 
 def queue(
     context: typer.Context,
-    verb: Annotated[str | None, typer.Argument(metavar="[hold|resume|step]", help="Nothing shows it.", autocompletion=queue_verbs)] = None,
+    verb: Annotated[
+        str | None, typer.Argument(metavar="[hold|resume|step]", help="Nothing shows it.", autocompletion=queue_verbs)
+    ] = None,
     url: Url = None,
     key: Key = None,
     state: State = None,

@@ -28,7 +28,7 @@ _SAID: dict[str, str] = {
     "stop_cmd": "stop-cmd",
     "health": "health",
 }
-"""Fields of a model to the names that users know; ``args``, ``env``, ``files`` and ``problem`` are told in another way."""
+"""Fields of a model to the names that users know; ``args``, ``env``, ``files``, ``problem`` are told in another way."""
 
 _WORDLESS = frozenset({"warnings", "models_max_source", "child_args", "state_dir"})
 

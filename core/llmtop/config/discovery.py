@@ -12,8 +12,8 @@ import msgspec
 from llmtop.config.cache import hub_folder, scan_cache
 from llmtop.config.folders import Found, look, scan
 from llmtop.config.ini import Problem, read_ini
-from llmtop.config.keys import DOWNLOADS, SOURCES, OptionTable
-from llmtop.config.preset import Draft, Presets, as_args, inherited, interpret, merge
+from llmtop.config.keys import DOWNLOADS, SOURCES, Arg, OptionTable
+from llmtop.config.preset import Draft, Presets, as_args, inherited, interpret, kept, merge
 from llmtop.config.spec import ModelSpec, Settings
 from llmtop.errors import ConfigError
 
@@ -25,6 +25,7 @@ class Catalog(msgspec.Struct, frozen=True):
         models: By id, in the order in which they are shown.
         problems: Faults with their place; each took at most one model down.
         warnings: What was left out or is worth knowing, one line each.
+        origins: By id: where each of a child's arguments was said (``[*]``, ``[section]``, ``--``).
         preset_faults: Those of the problems that stand in the preset file itself, whatever lies on disk.
     """
 
@@ -32,6 +33,7 @@ class Catalog(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
     preset_faults: tuple[Problem, ...] = ()
+    origins: dict[str, dict[str, tuple[str, ...]]] = {}
 
 
 _LONG = {name: f"--{name}" for name in SOURCES} | {"model": "-m"}
@@ -68,10 +70,11 @@ def build_catalog(
         model.id: _spec(model.id, model, presets.drafts.get(model.id), presets.star, extra, settings, source)
         for model in found
     }
+    known = {model.id for model in found if model.problem}  # told of already, with the file
     for name, draft in presets.drafts.items():
         if name not in models:
             models[name] = _spec(name, None, draft, presets.star, extra, settings, "preset")
-        if models[name].problem and not draft.problem and models[name].source == "preset":
+        if models[name].problem and not draft.problem and name not in known:
             problems.append(Problem(draft.path, draft.line, f"[{name}] {models[name].problem}"))
     models, clashes = _unique(models, presets)
     warnings = [*presets.warnings, *clashes]
@@ -85,7 +88,14 @@ def build_catalog(
         if faults is None:
             raise ConfigError(too_many)
         faults.append(too_many)
-    return Catalog(models, (*problems, *presets.problems), tuple(warnings), tuple(presets.problems))
+    origins = {name: _origins(name, presets, extra) for name, spec in models.items() if not spec.cmd}
+    return Catalog(models, (*problems, *presets.problems), tuple(warnings), tuple(presets.problems), origins)
+
+
+def _origins(name: str, presets: Presets, extra: Sequence[Arg]) -> dict[str, tuple[str, ...]]:
+    draft = presets.drafts.get(name)
+    layers = kept(presets.star.args, draft.args if draft is not None else (), extra)
+    return {place: words for place, words in zip(("[*]", f"[{name}]", "--"), layers, strict=True) if words}
 
 
 def _on_disk(

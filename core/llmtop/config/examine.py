@@ -1,4 +1,4 @@
-"""``resolve`` for one who wants to know of every fault at once: what cannot be read is told, left out, and gone past."""
+"""``resolve`` for one who wants to know every fault at once: what cannot be read is told, left out, and gone past."""
 
 from __future__ import annotations
 

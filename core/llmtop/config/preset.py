@@ -304,11 +304,17 @@ def begins_option(word: str) -> bool:
 
 def merge(*layers: Sequence[Arg]) -> tuple[str, ...]:
     """Put layers of arguments together; a later layer replaces what an earlier one says about the same option."""
-    kept: list[Arg] = []
-    for layer in layers:
-        names = {arg.identity for arg in layer}
-        kept = [arg for arg in kept if arg.identity not in names] + list(layer)
-    return tuple(word for arg in kept for word in arg.argv)
+    return tuple(word for layer in kept(*layers) for word in layer)
+
+
+def kept(*layers: Sequence[Arg]) -> list[tuple[str, ...]]:
+    """What is left of each layer of arguments when those after it have replaced theirs."""
+    replaced: set[str] = set()
+    left: list[tuple[str, ...]] = []
+    for layer in reversed(layers):
+        left.insert(0, tuple(word for arg in layer if arg.identity not in replaced for word in arg.argv))
+        replaced |= {arg.identity for arg in layer}
+    return left
 
 
 def inherited(star: Draft, draft: Draft | None) -> Mapping[str, Any]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 
 from llmtop.config.resolve import Configuration
 
 SETTLED_S = 0.5
-"""What has not changed for that long has come to rest [s]: editors write a file in several steps, copies take a while."""
+"""What has not changed for that long has come to rest [s]: editors write in several steps, copies take a while."""
 
 LOOK_S = 5.0
-"""Without any news the files are looked at that often [s]: network drives tell of none, and a watch needs a moment to begin."""
+"""Without news the files are looked at that often [s]: network drives tell of none, and a watch takes time to begin."""
 
 RETRY_S = 2.0
 """A folder that cannot be watched (it is gone, or watches have run out) is looked at that often instead [s]."""
@@ -67,7 +67,7 @@ def places(configuration: Configuration) -> Places:
     )
 
 
-async def changes(configuration: Configuration) -> AsyncIterator[None]:
+async def changes(configuration: Configuration) -> AsyncGenerator[None, None]:
     """Yield whenever preset file or models folder have changed and come to rest.
 
     A copy that is still being written to the models folder does not keep a changed preset file waiting. Ends at once
@@ -88,13 +88,14 @@ async def changes(configuration: Configuration) -> AsyncIterator[None]:
         async with contextlib.aclosing(_stirs(watched, folders)) as stirs:
             async for _ in stirs:
                 async with contextlib.aclosing(_at_rest(watched, told)) as rests:
-                    async for told in rests:
+                    async for news in rests:
+                        told = news
                         yield None
                 if await asyncio.to_thread(watched.folders) != folders:
                     break
 
 
-async def _at_rest(watched: Places, told: tuple[Stamp, Stamp]) -> AsyncIterator[tuple[Stamp, Stamp]]:
+async def _at_rest(watched: Places, told: tuple[Stamp, Stamp]) -> AsyncGenerator[tuple[Stamp, Stamp], None]:
     """Yield what is to be told next, for preset file and models each as soon as they rest; ends when both do."""
     last = await asyncio.to_thread(watched.stamps)
     while last != told:
@@ -111,9 +112,9 @@ async def _at_rest(watched: Places, told: tuple[Stamp, Stamp]) -> AsyncIterator[
         last = now
 
 
-async def _stirs(watched: Places, folders: tuple[str, ...]) -> AsyncIterator[None]:
+async def _stirs(watched: Places, folders: tuple[str, ...]) -> AsyncGenerator[None, None]:
     """Yield at once, then each time something moves in the folders: what happened before the watch began counts too."""
-    from watchfiles import awatch
+    from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
     yield None
     try:

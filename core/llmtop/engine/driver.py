@@ -71,6 +71,7 @@ class Engine:
         self._busy = False
         self._turned = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._files = FileCheck(self.feed)
         self._listeners: set[asyncio.Event] = set()
@@ -194,9 +195,10 @@ class Engine:
     def _set_timer(self) -> None:
         at = self.machine.wake_at
         if self._timer is not None:
-            if at is not None and self._timer.when() <= at and not self._timer.cancelled():
+            if at is not None and self._timer_at <= at and not self._timer.cancelled():
                 return  # it fires early enough; a tick too soon only looks again
             self._timer.cancel()
+        self._timer_at = at or 0.0  # kept here: uvloop's handle of a call that is due at once has no time
         self._timer = None if at is None else self.loop.call_at(at, self._tick)
 
     def _tick(self) -> None:

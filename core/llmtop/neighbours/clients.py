@@ -22,7 +22,7 @@ def openwebui(url: str, models: Sequence[str]) -> str:
         lines += [
             "# on Linux: the container shares this machine's network, and so reaches 127.0.0.1",
             *_webui(url, "--network host -e PORT=3000"),
-            "# on macOS, where a container has its own network; start llmtop with --allow-host host.docker.internal or a key",
+            "# on macOS: a container has its own network; start llmtop with --allow-host host.docker.internal or a key",
             *_webui(f"{parts.scheme}://host.docker.internal:{parts.port or 80}", "-p 3000:8080"),
         ]
     else:

@@ -14,8 +14,8 @@ def persistent(groups: Mapping[str, Any]) -> set[str]:
 def cap(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """How many models may run at once, as a line for ``[*]``; and what is not the same.
 
-    Without groups llama-swap runs one model at a time. With them: the persistent groups at all times, and beside them the
-    larger of the largest exclusive group and all others together.
+    Without groups llama-swap runs one model at a time. With them: the persistent groups at all times, and beside them
+    the larger of the largest exclusive group and all others together.
     """
     found = config.get("groups")
     groups = _tables(cast("Mapping[str, Any]", found)) if isinstance(found, dict) else []

@@ -40,8 +40,8 @@ def read_command(text: str, options: OptionTable | None) -> Command:
         options: What llama-server understands; without it, a word that does not begin with a dash is a value.
 
     Returns:
-        The command. It stays a command line where it is no plain call of a llama-server, where an option comes twice, or
-        where a value would not survive in a preset file.
+        The command. It stays a command line where it is no plain call of a llama-server, where an option comes twice,
+        or where a value would not survive in a preset file.
     """
     lines = text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines()
     text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))

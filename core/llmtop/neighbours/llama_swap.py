@@ -136,9 +136,10 @@ def _fill(model: _Model, said: Table, command: Command, program: str, config: Ta
         if filled:
             model.put(key, ",".join(filled) if key == "alias" else shlex.join(filled))
     ttl = said.get("ttl")
-    if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl >= 0:
-        if ttl or _seconds(config.get("globalTTL")):
-            model.lines.append(f"idle-unload = {ttl:g}" if ttl else "idle-unload = off")
+    if _seconds(ttl):
+        model.lines.append(f"idle-unload = {ttl:g}")
+    elif ttl == 0 and _seconds(config.get("globalTTL")):
+        model.lines.append("idle-unload = off")
     if said.get("unlisted"):
         model.notes.append("unlisted: all models are listed in /v1/models")
     if said.get("useModelName"):
@@ -172,9 +173,7 @@ def _as_command(model: _Model, said: Table, command: Command, macros: Macros) ->
         model.put("stop-cmd", _joined(shlex.split(macros.fill(str(stop)), comments=False)))
 
 
-def _command(
-    name: str, said: Table, config: Table, env: Mapping[str, str], options: OptionTable | None
-) -> Command:
+def _command(name: str, said: Table, config: Table, env: Mapping[str, str], options: OptionTable | None) -> Command:
     macros = Macros(_table(config.get("macros")), _table(said.get("macros")), name, env)
     command = read_command(macros.fill(str(said.get("cmd") or "")), options)
     command.notes += [f"{macro} is not defined" for macro in macros.unknown]

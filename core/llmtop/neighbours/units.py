@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from llmtop.config.resolve import Configuration
 from llmtop.config.rows import ROWS
@@ -48,7 +49,7 @@ def service(
     """Make a service of what the command line says.
 
     Args:
-        configuration: The same, resolved: for the times and the llama-server, which a service does not find on its own PATH.
+        configuration: The same, resolved: for the times, and the llama-server, which is not on a service's PATH.
         flags: Parameter name to what the command line said.
         child_args: What stands after ``--``.
         python: Interpreter that has llmtop.
@@ -69,7 +70,9 @@ def service(
     stops = [spec.stop_timeout_s for spec in configuration.catalog.models.values()]
     longest = max([LONGEST_STOP_S, settings.stop_timeout_s or 0.0, *(stop or 0.0 for stop in stops)])
     home = os.path.expanduser("~")
-    return Service(tuple(words), int(GRACE_S + longest + MARGIN_S), home, os.path.join(settings.state_dir, "logs", "service.log"))
+    return Service(
+        tuple(words), int(GRACE_S + longest + MARGIN_S), home, os.path.join(settings.state_dir, "logs", "service.log")
+    )
 
 
 def _words(flags: Mapping[str, object]) -> list[str]:
@@ -80,15 +83,11 @@ def _words(flags: Mapping[str, object]) -> list[str]:
         if isinstance(given, bool):
             words += [f"--{row.name}" if given else f"--no-{row.name}"] if given or row.off_switch else []
         elif isinstance(given, list | tuple):
-            words += [word for value in _texts(given) for word in (f"--{row.name}", value)]
+            words += [word for value in cast("Sequence[object]", given) for word in (f"--{row.name}", str(value))]
         elif given is not None:
             whole = row.metavar in {"DIR", "FILE"} or (row.name == "llama-server" and "/" in str(given))
             words += [f"--{row.name}", os.path.abspath(os.path.expanduser(str(given))) if whole else str(given)]
     return words
-
-
-def _texts(values: Sequence[object]) -> list[str]:
-    return [str(value) for value in values]
 
 
 def systemd_unit(it: Service) -> str:
@@ -108,7 +107,7 @@ def systemd_unit(it: Service) -> str:
             f"RestartSec={RESTART_S}",
             "# 2: the configuration is wrong, another try would not mend it",
             "RestartPreventExitStatus=2",
-            "# SIGTERM goes to llmtop alone, which ends its children one and all; what is left after the time is killed",
+            "# SIGTERM goes to llmtop alone, which ends its children; what is left after that time is killed",
             "KillMode=mixed",
             f"TimeoutStopSec={it.stop_s}",
             "# a child that the system kills for memory does not end the others",
@@ -141,7 +140,7 @@ def launchd_plist(it: Service) -> bytes:
             "KeepAlive": {"SuccessfulExit": False},
             "ThrottleInterval": RESTART_S,
             "ExitTimeOut": it.stop_s,
-            "AbandonProcessGroup": True,  # children have groups of their own, and the guardian ends them if llmtop cannot
+            "AbandonProcessGroup": True,  # the guardian ends the children where llmtop cannot
             "ProcessType": "Interactive",  # else macOS may slow it, and its children, down
             "SoftResourceLimits": {"NumberOfFiles": FILES},
             "WorkingDirectory": it.home,
@@ -167,7 +166,7 @@ def place(platform: str, env: Mapping[str, str]) -> Path:
 
 
 def commands(verb: str, platform: str, path: Path, uid: int) -> tuple[tuple[str, ...], ...]:
-    """What is run after a file was written (``install``), before it is removed (``uninstall``), or to look (``status``)."""
+    """What is run after the file was written (``install``), before it goes (``uninstall``), or to look (``status``)."""
     unit, domain = f"{LABEL}.service", f"gui/{uid}"
     if platform == "darwin":
         return {

@@ -51,7 +51,7 @@ async def serve(reader, writer):
                 note("malformed", repr(head[:200]))
             if lower.count(b"\r\ncontent-length:") + lower.count(b"\r\ntransfer-encoding:") > 1:
                 note("ambiguous", repr(head[:200]))
-            if b"\r\nx-api-key:" in lower or b"\r\nupgrade:" in lower or b"sesame" in head:
+            if any(b"\r\n" + name in lower for name in (b"authorization:", b"x-api-key:", b"upgrade:", b"origin:")):
                 note("leaked", repr(head[:200]))
             length = re.search(rb"\r\ncontent-length: (\d+)\r\n", lower)
             if length:
@@ -196,8 +196,13 @@ def mutated(rng: random.Random) -> bytes:
     return data[: 2**18]
 
 
-def judge(answer: bytes) -> tuple[int, str]:
-    """The status of the first answer in what came back (0 for none), and what is wrong with it."""
+def judge(answer: bytes, *, bodyless: bool = False) -> tuple[int, str]:
+    """The status of the first answer in what came back (0 for none), and what is wrong with it.
+
+    Args:
+        answer: All that came back.
+        bodyless: The request was a HEAD.
+    """
     if not answer:
         return 0, ""
     head = _HEAD.match(answer)
@@ -209,7 +214,7 @@ def judge(answer: bytes) -> tuple[int, str]:
     if status == 500:
         return status, "a bug of llmtop's own"
     length = _LENGTH.search(answer[: head.end()])
-    if status >= 400 and length is not None and len(rest) >= int(length[1]) > 0:
+    if status >= 400 and not bodyless and length is not None and len(rest) >= int(length[1]) > 0:
         try:
             told = msgspec.json.decode(rest[: int(length[1])])["error"]
             if told["code"] != status or not told["message"]:
@@ -275,7 +280,7 @@ class Fuzzer:
             finally:
                 writer.transport.abort()
             if over:
-                status, wrong = judge(answer)
+                status, wrong = judge(answer, bodyless=data.lstrip(b"\r\n").startswith(b"HEAD "))
                 self.report.statuses[status] += 1
                 if wrong:
                     self._fault(wrong, data)

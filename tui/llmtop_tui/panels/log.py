@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import cast
 
 from llmtop.snapshot import LogLine, Snapshot
@@ -45,6 +46,12 @@ class LogPanel(RowsPanel):
         if self.model is not None and line.model != self.model:
             return False
         return not self.pattern or matches(self.text_of(line), self.pattern)
+
+    def put(self, items: Sequence[Item]) -> None:
+        """Take new rows; while it follows, the cursor is on the last."""
+        if self.follow:
+            self.cursor, self.cursor_key = max(0, len(items) - 1), None
+        super().put(items)
 
     def collect(self, snapshot: Snapshot) -> None:
         """Keep what is new, also while the display stands still."""

@@ -17,10 +17,15 @@ def _entry(action: Action, target: Target, *, ascii: bool) -> Line:
     )
 
 
+def _has_place(action: Action, target: Target) -> bool:
+    """A step is worth a place only while the queue is held."""
+    return action.id != "step" or target.snapshot.hold
+
+
 def entries(target: Target, *, readonly: bool, ascii: bool) -> list[tuple[Action, Line]]:
     """Actions in the order of their rank; ``q`` is not among them, it has the right end."""
     have = shown(readonly=readonly, replay=target.replay, keys=target.keys)
-    ranked = sorted((a for a in have if a.footer and a.id != "leave"), key=lambda a: a.footer)
+    ranked = sorted((a for a in have if a.footer and a.id != "leave" and _has_place(a, target)), key=lambda a: a.footer)
     return [(action, _entry(action, target, ascii=ascii)) for action in ranked]
 
 

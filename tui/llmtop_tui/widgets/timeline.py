@@ -70,7 +70,7 @@ def render(view: View, swaps: Sequence[Swap], place: Place, width: int, height: 
     room = height - len(out)
     if room >= 3:
         out += detail(view, swaps[place.cursor], width, room)
-    return out[:height]
+    return [clip(row, width) for row in out[:height]]
 
 
 @dataclass(frozen=True)
