@@ -16,7 +16,7 @@ from llmtop.frontdoor import server as servers
 from llmtop.frontdoor.gate import Upstream
 from llmtop.frontdoor.server import FrontDoor
 from llmtop.frontdoor.upstream import FORGOTTEN_KEPT, Pool
-from llmtop.testing.frontdoor import House, house, request
+from llmtop.testing.frontdoor import FakeChild, House, house, request
 
 pytestmark = pytest.mark.anyio
 PATH = "/v1/completions"
@@ -128,9 +128,6 @@ async def test_what_was_forgotten_is_remembered_within_bounds() -> None:
 
 
 async def test_a_taken_port_is_an_error_of_the_caller(place: House, tmp_path: Path) -> None:
-    from llmtop.config.spec import Settings
-    from llmtop.frontdoor.server import FrontDoor
-
     other = FrontDoor(place.gate, Settings(port=place.port), spool_dir=tmp_path)
     with pytest.raises(OSError, match="in use"):
         await other.start()
@@ -171,7 +168,6 @@ async def test_beyond_the_limit_connections_wait_until_one_ends(place: House) ->
     await first.close()
     assert (await third.reply()).status == 200
     assert len(place.door.connections) == 2
-    assert connections.IDLE_S > 0
 
 
 def open_connections(pool: Pool) -> int:

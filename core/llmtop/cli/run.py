@@ -18,6 +18,8 @@ EXAMPLES = """
   llmtop serve --models-preset models.ini --memory-budget 48GiB -- -ngl 99 --flash-attn on
   llmtop demo          (nothing needed: tiny models that it writes itself)
   llmtop ps            (what a running llmtop is doing)
+
+[bold]Exit codes[/bold]  0 done; 1 it failed, or check found a fault; 2 wrong use, or a configuration that cannot start
 """
 
 
