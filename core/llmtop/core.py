@@ -246,7 +246,6 @@ def wait_until_over(core: Core) -> int:
 
     SIGHUP ends a llmtop that has a terminal, and makes one without a terminal read its configuration again.
     """
-
     attended = has_terminal()  # asked now: when SIGHUP comes, the terminal has gone
 
     def end(_signum: int, _frame: FrameType | None) -> None:

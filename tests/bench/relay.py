@@ -174,8 +174,10 @@ def small_table(runs: dict[tuple[str, int], list[Small]], names: Sequence[str], 
                 ratio(rate, base_rate, 3),
             )
         share = ratio(added[names[1], connections], added[names[2], connections], 1)
+        router, own = (servers.median_of([run.cpu_us for run in runs[name, connections]]) for name in names[1:3])
         table.notes.append(
-            f"{connections} connections: the router adds {share} what llmtop adds to half of the requests"
+            f"{connections} connections: the router adds {share} what llmtop adds to half of the requests, "
+            f"and takes {ratio(router, own, 1)} its processor time"
         )
     table.notes.append(f"medians of {rounds} rounds, taken in turns")
     table.notes.extend(sorted({f"{name}: {run.bad}" for (name, _), of_it in runs.items() for run in of_it if run.bad}))

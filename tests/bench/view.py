@@ -46,6 +46,7 @@ class Runs:
 
     costs: list[Cost] = field(default_factory=list[Cost])
     first_ms: list[float] = field(default_factory=list[float])
+    first_cpu_ms: list[float] = field(default_factory=list[float])
     cursor_ms: list[float] = field(default_factory=list[float])
     help_ms: list[float] = field(default_factory=list[float])
     lost: int = 0
@@ -68,6 +69,7 @@ def run_screen(mode: str, seconds: float, runs: Runs) -> None:
         if seen is None:
             raise RuntimeError("the screen did not show")
         runs.first_ms.append((seen - terminal.began) * 1e3)
+        runs.first_cpu_ms.append(servers.cpu_s(terminal.pid) * 1e3)
         time.sleep(WARM_S)
         runs.costs.append(terminal.cost(seconds))
         for number in range(PRESSES):
@@ -120,6 +122,7 @@ def table_of(every: dict[str, Runs], rounds: int, seconds: float) -> Table:
         "bytes/s",
         "RSS MiB",
         "first frame ms",
+        "its CPU ms",
         "cursor key ms",
         "help key ms",
         "slowest key",
@@ -131,10 +134,10 @@ def table_of(every: dict[str, Runs], rounds: int, seconds: float) -> Table:
         speed = servers.median_of([cost.bytes_per_s for cost in runs.costs])
         rss = servers.median_of([cost.rss for cost in runs.costs]) / 2**20
         keys = [f"{servers.median_of(values):.0f}" if values else "-" for values in (runs.cursor_ms, runs.help_ms)]
-        first = f"{servers.median_of(runs.first_ms):.0f}" if runs.first_ms else "-"
+        first = [f"{servers.median_of(v):.0f}" if v else "-" for v in (runs.first_ms, runs.first_cpu_ms)]
         slowest = f"{max(runs.cursor_ms + runs.help_ms):.0f}" if runs.cursor_ms else "-"
         shown = LABELS.get(name, " ".join(PEERS.get(name, ())))
-        table.add(shown, f"{cpu * 100:.2f}", ratio(cpu, top), f"{speed:,.0f}", f"{rss:.0f}", first, *keys, slowest)
+        table.add(shown, f"{cpu * 100:.2f}", ratio(cpu, top), f"{speed:,.0f}", f"{rss:.0f}", *first, *keys, slowest)
         table.notes.extend(missed(name, cpu, speed, runs))
     table.notes.append(
         f"{rounds} rounds of {seconds:g} s, taken in turns; the made-up core is part of llmtop's figures"

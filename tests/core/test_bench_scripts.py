@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +34,7 @@ Requests/sec:  29000.50
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a benchmark as its script would; what it imported is forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
     before = set(sys.modules)
 
     def load(name: str) -> ModuleType:
@@ -90,16 +92,17 @@ def test_a_relay_adds_what_it_takes_beyond_the_child(bench: Any) -> None:
     relay = bench("relay")
     names = ("child alone", "llama.cpp router", "llmtop")
     runs = {
-        (name, count): [relay.Small(half, 500.0, 1e6 / half, "", 30.0), relay.Small(half, 700.0, 1e6 / half)]
-        for name, half in zip(names, (40.0, 440.0, 80.0), strict=True)
+        (name, count): [relay.Small(half, most, 1e6 / half, "", cpu) for most in (500.0, 700.0)]
+        for name, half, cpu in zip(names, (40.0, 440.0, 80.0), (0.0, 90.0, 30.0), strict=True)
         for count in relay.CONNECTIONS
     }
     table = relay.small_table(runs, names, 2)
     by_name = {row[0]: row for row in table.rows if row[1] == "16"}
     assert by_name["llama.cpp router"][4] == "400"
     assert by_name["llmtop"][2:5] == ("80", "600", "40")
-    assert by_name["llmtop"][5:] == ("15", "12,500", "0.500x")
-    assert "1 connections: the router adds 10.0x what llmtop adds to half of the requests" in table.notes
+    assert by_name["llmtop"][5:] == ("30", "12,500", "0.500x")
+    wanted = "1 connections: the router adds 10.0x what llmtop adds to half of the requests, "
+    assert table.notes[0] == wanted + "and takes 3.0x its processor time"
 
 
 def test_the_notes_of_spawns_are_read_and_half_a_line_is_left_for_later(bench: Any) -> None:
@@ -117,11 +120,9 @@ def test_a_swap_is_cut_at_the_exit_and_at_the_spawn(bench: Any) -> None:
     assert (gap.stop_ms, gap.gap_ms, gap.load_ms) == (4.0, 7.0, 78.0)
 
 
-@pytest.mark.skipif(not hasattr(__import__("os"), "pidfd_open"), reason="no pidfd on this system")
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no pidfd on this system")
 @pytest.mark.slow
 def test_the_watch_notes_the_moment_in_which_a_process_ends(bench: Any) -> None:
-    import time
-
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         watch = bench("swap").ExitWatch(process.pid)
         watch.start()

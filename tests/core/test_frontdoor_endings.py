@@ -159,3 +159,13 @@ async def test_a_request_that_is_refused_after_a_wait_is_logged_with_its_wait(pl
     assert reply.headers["retry-after"] == "2", "coming back a moment too early would be refused again"
     await place.quiet()
     assert place.gate.log[0]["queue_ms"] >= 29
+
+
+async def test_a_cancelled_ticket_is_told(place: House) -> None:
+    place.gate.hold = True
+    client = await place.client()
+    await client.send(request("POST", PATH, ASK))
+    await place.gate.admitted.wait()
+    place.gate.tickets[0].granted.cancel()
+    assert (await client.reply()).error["type"] == "request_cancelled"
+    await place.quiet()

@@ -358,16 +358,6 @@ async def test_a_ticket_that_fails_unforeseen_is_a_500(place: House, caplog: pyt
     await place.quiet()
 
 
-async def test_a_cancelled_ticket_is_told(place: House) -> None:
-    place.gate.hold = True
-    client = await place.client()
-    await client.send(request("POST", PATH, ASK))
-    await place.gate.admitted.wait()
-    place.gate.tickets[0].granted.cancel()
-    assert (await client.reply()).error["type"] == "request_cancelled"
-    await place.quiet()
-
-
 async def test_no_new_requests_are_taken_while_shutting_down(place: House) -> None:
     client = await place.client()
     await client.send(request("GET", "/health"))

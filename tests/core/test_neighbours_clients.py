@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from llmtop.cli.app import main
-from llmtop.cli.neighbours import KINDS
+from llmtop.cli.neighbours import KINDS, reachable
 from llmtop.neighbours.clients import CLIENTS, KEY
 
 URL = "http://127.0.0.1:8080"
@@ -98,6 +98,12 @@ def test_export_asks_the_running_llmtop_and_never_prints_its_key(running: _Serve
     running.names = ()
     assert main(["export", "curl"]) == 1
     assert "has no models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bound", ["0.0.0.0", "[::]"])
+def test_a_llmtop_that_listens_everywhere_is_named_by_an_address_that_can_be_reached(bound: str) -> None:
+    assert reachable(f"http://{bound}:8080") == URL
+    assert reachable("http://box:1/0.0.0.0") == "http://box:1/0.0.0.0"
 
 
 def test_every_kind_is_known_and_another_is_a_wrong_use(capsys: Said) -> None:

@@ -193,6 +193,27 @@ def test_install_status_and_uninstall_drive_systemctl_for_the_user(
     ]
 
 
+def test_an_agent_replaces_an_older_one_once_that_is_gone(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    tool = tools / "launchctl"
+    tool.write_text(
+        f'#!/bin/sh\necho "$1" >> {tmp_path}/told\n[ "$1" != print ] || [ "$(grep -c print {tmp_path}/told)" -lt 3 ]\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setattr("llmtop.cli.service.sys.platform", "darwin")
+    assert main(["service", "install", *words]) == 0
+    agent = plistlib.loads((tmp_path / "Library" / "LaunchAgents" / "llmtop.plist").read_bytes())
+    assert agent["ProgramArguments"][4:] == ["serve", *words]
+    assert stat.S_IMODE((tmp_path / "s" / "logs").stat().st_mode) == 0o700
+    assert (tmp_path / "told").read_text().split() == ["bootout", "print", "print", "print", "bootstrap"]
+    assert main(["service", "uninstall"]) == 0
+    assert not (tmp_path / "Library" / "LaunchAgents" / "llmtop.plist").exists()
+
+
 def test_both_systems_have_a_place_and_commands_and_another_is_told() -> None:
     env = {"HOME": "/h"}
     assert str(units.place("darwin", env)) == "/h/Library/LaunchAgents/llmtop.plist"

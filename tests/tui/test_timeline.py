@@ -36,7 +36,7 @@ def _with(*swaps: Swap) -> Snapshot:
 
 
 def test_a_swap_is_dated_by_its_spawn_and_begins_with_the_wait() -> None:
-    assert phases.bounds(DONE) == (pytest.approx(AT - 104.5), pytest.approx(AT - 94.9))
+    assert phases.bounds(DONE) == pytest.approx((AT - 104.5, AT - 94.9))
     parts = phases.spans(DONE)
     assert [part.name for part in parts] == ["queued", "drain", "stop", "settle", "spawn", "load"]
     assert parts[4].start == pytest.approx(DONE.at)

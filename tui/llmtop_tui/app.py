@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -184,6 +185,17 @@ class LlmtopApp(App[Leave]):
         if told != (view.stale_s, view.paused_s, view.fault, view.cost, view.every_s):
             view.stale_s, view.paused_s, view.fault, view.cost, view.every_s = told
             self._show_alarms()
+
+    @property
+    def broken(self) -> str:
+        """The fault that ended the view, in one line; empty where none did."""
+        fault = self._exception
+        return self.plain(f"{type(fault).__name__}: {fault}") if fault is not None else ""
+
+    def _fatal_error(self) -> None:
+        """A fault ends the view: it goes to the log whole; whoever runs the view tells it in a line."""
+        logging.getLogger(__name__).error("the view broke", exc_info=self._exception)
+        self._close_messages_no_wait()
 
     # Colours
 

@@ -76,7 +76,7 @@ class Embedded:
         try:
             result = self._app.run(mouse=self._app.mouse)
             if result is None and self._app.return_code:
-                why = "the view broke"
+                why = f"the view broke: {self._app.broken}"
         except KeyboardInterrupt:
             result = Leave.STOP_ALL
         except Exception as error:  # whatever broke the view, the children are served on
@@ -126,6 +126,8 @@ def replay(path: str) -> int:
 def _view_only(client: CoreClient, *, readonly: bool) -> int:
     app = _view(client, readonly=readonly)
     app.run(mouse=app.mouse)
+    if app.broken:
+        _say(f"the view broke: {app.broken}; please report it")
     return int(app.return_code or 0)
 
 

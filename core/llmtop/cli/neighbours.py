@@ -111,5 +111,12 @@ def export(
     models = [name for model in data if (name := str(model["id"])).isprintable()]
     if not models:
         raise StartError(f"{where.url} has no models: llmtop check says why")
-    out(CLIENTS[kind](where.url, models))
+    out(CLIENTS[kind](reachable(where.url), models))
     return 0
+
+
+def reachable(url: str) -> str:
+    """A URL that a client can use: one that listens everywhere is reached on this machine."""
+    for everywhere in ("//0.0.0.0", "//[::]"):
+        url = url.replace(everywhere, "//127.0.0.1", 1)
+    return url

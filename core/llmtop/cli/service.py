@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +62,7 @@ def service(
             return 0
         _write(path, text, Path(made.log))
         if sys.platform == "darwin":
-            _run(commands("uninstall", sys.platform, path, os.getuid())[0], quiet=True)  # an older one of the same name
+            _replace(path, made.stop_s)
         return _all(todo, f"installed: {path}")
     if only_print:
         out("\n".join(" ".join(words) for words in todo))
@@ -109,6 +110,17 @@ def _write(path: Path, text: str, log: Path) -> None:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise StartError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _replace(path: Path, stop_s: int) -> None:
+    """End an older agent of the same name, and wait until it is gone: launchd takes no second one."""
+    from llmtop.neighbours.units import commands
+
+    gone_by = time.monotonic() + stop_s
+    _run(commands("uninstall", sys.platform, path, os.getuid())[0], quiet=True)
+    look = commands("status", sys.platform, path, os.getuid())[0]
+    while _run(look, quiet=True) == 0 and time.monotonic() < gone_by:
+        time.sleep(0.2)
 
 
 def _all(todo: tuple[tuple[str, ...], ...], done: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
@@ -42,13 +43,15 @@ class Places:
         return tuple(dict.fromkeys(folder for folder in found if os.path.isdir(folder)))
 
     def concerns(self, path: str) -> bool:
-        """A change of this path may matter; logs and the like that are written beside the models do not."""
-        if self.preset and os.path.abspath(path) == self.preset:
+        """A change of this path may matter; logs and the like that are written beside the models do not.
+
+        By its name alone: a system may tell of a folder by another way to it than the user does.
+        """
+        name = os.path.basename(path)
+        if self.preset and name == os.path.basename(self.preset):
             return True
-        if not self.folder:
-            return False
-        beside = self.folder in (path, os.path.dirname(path))
-        return path.lower().endswith(".gguf") or (beside and not Path(path).suffix)
+        models = name.lower().endswith(".gguf") or not Path(name).suffix or name == os.path.basename(self.folder)
+        return bool(self.folder) and models
 
     def stamps(self) -> tuple[Stamp, Stamp]:
         """How the preset file and the models are now."""
@@ -116,6 +119,7 @@ async def _stirs(watched: Places, folders: tuple[str, ...]) -> AsyncGenerator[No
     """Yield at once, then each time something moves in the folders: what happened before the watch began counts too."""
     from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every batch
     yield None
     try:
         if folders:
