@@ -22,7 +22,9 @@ from llmtop.children.owner import Claim, claim, taken_port
 from llmtop.children.records import recover
 from llmtop.children.supervisor import Supervisor
 from llmtop.client import Reply
+from llmtop.config.diff import diff
 from llmtop.config.resolve import Configuration, reload
+from llmtop.config.watch import changes
 from llmtop.control.app import ControlServer
 from llmtop.engine.control import EngineControl
 from llmtop.engine.desk import Desk
@@ -120,6 +122,7 @@ class House:
         for line in survivors:
             engine.note("orphan", "", line)
         engine.load_startup_models()
+        engine.background(self._follow_files())
 
     async def _leave(self, front: FrontDoor) -> None:
         """No new requests; waiters are told; what is in flight gets its grace; all children stop side by side."""
@@ -134,9 +137,17 @@ class House:
         except LlmtopError as error:
             self.engine.note("config", "", f"configuration not reloaded: {error}")
             return Reply(False, refusal=Refusal("invalid_request", f"configuration not reloaded: {error}"))
+        for line in diff(self.engine.configuration, fresh):
+            self.engine.note("config", "", line)
         changed = await self.engine.reconfigure(fresh)
         self._gate.renamed()
         return Reply(True, changed)
+
+    async def _follow_files(self) -> None:
+        """Read the configuration again whenever its files have changed and come to rest."""
+        async with contextlib.aclosing(changes(self._configuration)) as settled:
+            async for _ in settled:
+                await self._reread()
 
     async def close(self) -> None:
         """End everything in order."""

@@ -120,6 +120,26 @@ async def test_load_and_unload_answer_at_once_and_say_what_is_wrong(tmp_path: Pa
         assert (props["role"], props["models_autoload"], props["max_instances"]) == ("router", False, 4)
 
 
+async def test_an_open_tab_and_other_onlookers_load_and_wake_nothing(tmp_path: Path) -> None:
+    looks = (
+        *(("GET", f"/upstream/B/{path}") for path in ("sw.js", "", "v1/models", "slots")),
+        *(("GET", f"/{path}?model=B") for path in ("slots", "props", "metrics", "lora-adapters")),
+        *(("HEAD", "/upstream/B/"), ("OPTIONS", "/upstream/B/v1/chat/completions")),
+        *(("GET", "/favicon.ico"), ("HEAD", "/"), ("OPTIONS", "/v1/chat/completions"), ("GET", "/v1/chat/completions")),
+    )
+    async with rig(tmp_path, {"A": {}, "B": {}}, "--models-max", "1") as r, r.client() as c:
+        await r.ask(c, "A")
+        for method, path in looks:
+            answer = await c.request(method, path)
+            assert answer.status_code in (200, 404, 405, 409), f"{method} {path}: {answer.status_code}"
+            assert ("B" in path) == (answer.status_code == 409), f"{method} {path}: {answer.status_code}"
+        state = await r.state()
+        assert not state["queue"]
+        assert state["requests_total"] == 1
+        assert not r.events("B", "spawn")
+        assert (await r.model("A"))["state"] == "loaded"
+
+
 async def test_autoload_can_be_switched_off_for_one_request(tmp_path: Path) -> None:
     async with rig(tmp_path, {"A": {}}) as r, r.client() as c:
         answer = await c.post("/v1/completions?autoload=0", json={"model": "A", "prompt": "x"})

@@ -98,9 +98,9 @@ async def test_a_wide_header_tells_the_pace_and_what_the_view_costs(
     size: tuple[int, int], shown: bool, open_screen: Any, rows_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_screen(size=size) as (app, _, pilot):
-        monkeypatch.setattr(app._cost, "read", lambda now: "46 MB 1.8%")
+        monkeypatch.setattr(app.watch_core.cost, "read", lambda now: "46 MB 1.8%")
         await pilot.press("minus")
-        app._tick()
+        app.watch_core.tick()
         await pilot.pause()
         assert ("self 46 MB 1.8%" in rows_of(app)[0]) is shown
         assert ("every 1s" in rows_of(app)[0]) is shown
@@ -120,7 +120,7 @@ def test_the_cost_is_read_now_and_then() -> None:
 async def test_a_core_out_of_reach_is_stale_with_its_age_and_its_reason(open_screen: Any, rows_of: Any) -> None:
     async with open_screen("oom", embedded=False) as (app, client, pilot):
         client.fault, client.stale_s = "http://127.0.0.1:8080 answers 500", 75.0
-        app._tick()
+        app.watch_core.tick()
         await pilot.pause()
         header = rows_of(app)[0]
         assert "STALE 1m15" in header
@@ -136,7 +136,7 @@ async def test_a_core_out_of_reach_is_stale_with_its_age_and_its_reason(open_scr
 async def test_a_router_is_called_so(open_screen: Any, rows_of: Any) -> None:
     async with open_screen() as (app, _, pilot):
         app.view.kind = "router"
-        app._show()
+        app.show_all()
         await pilot.pause()
         assert "router" in rows_of(app)[0]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.style import Style
 
-from llmtop_tui import app as app_module
+from llmtop_tui import watch
 from llmtop_tui.pace import Cost
 from llmtop_tui.scenes import SCENES
 
@@ -32,7 +32,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No clock, no place on earth and no load of this machine shows."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    monkeypatch.setattr(app_module, "STALE_S", 1e9)
+    monkeypatch.setattr(watch, "STALE_S", 1e9)
     monkeypatch.setattr(Cost, "read", lambda self, now: "46 MB 1.8%")
     yield
     monkeypatch.undo()
@@ -68,7 +68,7 @@ async def _compare(name: str, open_screen: Any, scene: str, size: tuple[int, int
     async with open_screen(snapshot, size=size, embedded=False, **options) as (app, client, pilot):
         if scene == "disconnected":
             client.fault, client.stale_s = "http://127.0.0.1:8080 cannot be reached: connection refused", 4200.0
-        app._tick()
+        app.watch_core.tick()
         await pilot.pause()
         seen = picture(app)
     file = HERE / f"{name}.txt"

@@ -31,7 +31,7 @@ from llmtop_tui.app import LlmtopApp
 class Broken(LlmtopApp):
     CSS_PATH = Path(llmtop_tui.__file__).parent / "app.tcss"
 
-    def toggle_pause(self):
+    def open_timeline(self):
         raise RuntimeError("a panel broke on purpose")
 
 llmtop_tui.embed.LlmtopApp = Broken
@@ -184,7 +184,7 @@ def test_a_view_that_breaks_leaves_the_front_door_answering(opened: Callable[[li
     terminal.until_text("amber")
     terminal.press("L")
     terminal.until_state("amber", "LOADED")
-    terminal.press("Space")
+    terminal.press("T")
     screen = terminal.until_text("still serving at")
     assert "llmtop: the view broke: RuntimeError: a panel broke on purpose; still serving at" in screen.replace(
         "\n", ""

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 from textual import events, on
@@ -21,7 +19,7 @@ from llmtop.client import CoreClient
 from llmtop.snapshot import Model, Snapshot
 from llmtop_tui.actions import BY_ID, Action, Item, Target, is_there, shown
 from llmtop_tui.asking import Asking, Leave
-from llmtop_tui.clients import Distant, Other, Player
+from llmtop_tui.clients import Other, Player
 from llmtop_tui.commands import LoadCommands, MainCommands
 from llmtop_tui.deeds import CoreDeeds
 from llmtop_tui.format import ascii_only, clean
@@ -29,7 +27,6 @@ from llmtop_tui.glyphs import ASCII, UNICODE, utf8
 from llmtop_tui.ink import Ink
 from llmtop_tui.messages import ActionAsked, CursorMoved, LogFetched, SnapshotArrived
 from llmtop_tui.outside import MOUSE_OFF, MOUSE_ON
-from llmtop_tui.pace import Cost, Pace, position_of
 from llmtop_tui.panels.base import LineView
 from llmtop_tui.play_deeds import PlayDeeds
 from llmtop_tui.preferences import Preferences
@@ -37,15 +34,13 @@ from llmtop_tui.screens.main import MainScreen
 from llmtop_tui.screens.pager import PagerScreen
 from llmtop_tui.screens.timeline import TimelineScreen
 from llmtop_tui.themes import COLOR_BLIND, DARK, THEMES
-from llmtop_tui.view import BREAKPOINTS, View, level_of
+from llmtop_tui.view import BREAKPOINTS, View
 from llmtop_tui.view_deeds import ViewDeeds
+from llmtop_tui.watch import Watch
 from llmtop_tui.widgets.line import Line
 from llmtop_tui.widgets.pages import item_page
 
 __all__ = ["Leave", "LlmtopApp"]
-
-STALE_S = 3.0
-"""A core tells something each second; after this long without, the screen says STALE [s]."""
 
 
 class LlmtopApp(App[Leave]):
@@ -99,13 +94,10 @@ class LlmtopApp(App[Leave]):
         self.preferences = preferences or Preferences()
         self.keys = self.preferences.keys
         self.player: Player | None = client if isinstance(client, Player) else None
-        self.pace, self.mouse = Pace(), mouse
-        self._cost = Cost()
+        self.watch_core, self.mouse = Watch(self), mouse
         self.view.kind = client.kind if isinstance(client, Other) else ""
         self._ink: tuple[str, Ink] | None = None
         self._last_key = ""
-        self._heard_at = time.monotonic()
-        self._paused_at: float | None = None
         self.animation_level = "none"
         for theme in THEMES:
             self.register_theme(theme)
@@ -122,79 +114,41 @@ class LlmtopApp(App[Leave]):
             self.add_class("-ascii")
         self.theme_changed_signal.subscribe(self, lambda _: self._recolour())
         self.call_after_refresh(self._start)
-        self.run_worker(self._follow(), group="follow", exclusive=True)
-        self.set_interval(1.0, self._tick)
+        self.run_worker(self.watch_core.follow(), group="follow", exclusive=True)
+        self.set_interval(1.0, self.watch_core.tick)
 
     def _start(self) -> None:
-        self._tick()
-        self.show_position()
-        self._show()
+        self.watch_core.tick()
+        self.watch_core.show_position()
+        self.show_all()
         for problem in self.preferences.problems:
             self.tell(problem, "warning")
 
-    async def _follow(self) -> None:
-        """Hand each picture of the core to the screen; a core that cannot be reached is tried again."""
-        while True:
-            try:
-                async for snapshot in self.client.changes():
-                    self.post_message(SnapshotArrived(snapshot))
-                    await self.pace.wait(focused=self.app_focus)
-            except (
-                Exception
-            ) as error:  # whatever a client's transport raises shows as STALE, never as an end of the view
-                self.log.error(error)
-            await asyncio.sleep(1.0)
-
     @on(SnapshotArrived)
     def _arrived(self, message: SnapshotArrived) -> None:
-        self._heard_at = time.monotonic()
-        self.newest = message.snapshot
-        self.view.stale_s, self.view.fault = None, ""
-        if self.player is not None:
-            self.view.replay = position_of(self.player)
-        if self._paused_at is None:
-            self.view.take(self.newest)
-            self._show()
-        else:
-            self.view.history.add(self.newest)
-            self.main.log_panel.collect(self.newest)
-            self._show_alarms()
+        self.watch_core.arrived(message.snapshot)
 
-    def _show(self) -> None:
+    def show_all(self) -> None:
+        """Draw what differs from the state shown."""
         self.main.show(self.view)
         for screen in self.screen_stack:
             if isinstance(screen, PagerScreen | TimelineScreen):
                 screen.refresh_page()
 
-    def _show_alarms(self) -> None:
-        """While paused: the clock's row and the alarms tell the present, all else stands."""
-        now = replace(self.view, snapshot=self.newest)
-        self.main.header.show(now)
-        self.main.alert.show(now)
-
-    def _tick(self) -> None:
-        now, view = time.monotonic(), self.view
-        silent = now - self._heard_at
-        stale = silent if silent > STALE_S + self.pace.every_s else None
-        fault = ""
-        if isinstance(self.client, Distant) and self.client.fault:
-            stale, fault = max(silent, self.client.stale_s), self.client.fault
-        paused = None if self._paused_at is None else now - self._paused_at
-        cost = self._cost.read(now) if level_of(self.size.width) == "wide" else ""
-        told = (stale, paused, fault, cost, self.pace.every_s)
-        if told != (view.stale_s, view.paused_s, view.fault, view.cost, view.every_s):
-            view.stale_s, view.paused_s, view.fault, view.cost, view.every_s = told
-            self._show_alarms()
+    @property
+    def fault(self) -> Exception | None:
+        """What ended the view, None where nothing did."""
+        return self._exception
 
     @property
     def broken(self) -> str:
-        """The fault that ended the view, in one line; empty where none did."""
-        fault = self._exception
-        return self.plain(f"{type(fault).__name__}: {fault}") if fault is not None else ""
+        """The fault in one line, empty where there is none."""
+        return self.plain(f"{type(self.fault).__name__}: {self.fault}") if self.fault is not None else ""
 
     def _fatal_error(self) -> None:
         """A fault ends the view: it goes to the log whole; whoever runs the view tells it in a line."""
-        logging.getLogger(__name__).error("the view broke", exc_info=self._exception)
+        if logging.getLogger().hasHandlers():
+            logging.getLogger(__name__).error("the view broke", exc_info=self._exception)
         self._close_messages_no_wait()
 
     # Colours
@@ -331,22 +285,6 @@ class LlmtopApp(App[Leave]):
     def load_model(self, model: str) -> None:
         """Load a model by name."""
         self.core_deeds.load_model(model)
-
-    def toggle_pause(self) -> None:
-        """Freeze the display, or show the present again."""
-        if self._paused_at is None:
-            self._paused_at, self.view.paused_s = time.monotonic(), 0.0
-            self._show_alarms()
-        else:
-            self._paused_at, self.view.paused_s = None, None
-            self.view.take(self.newest)
-            self._show()
-
-    def show_position(self) -> None:
-        """Tell where a recording stands."""
-        if self.player is not None:
-            self.view.replay = position_of(self.player)
-            self._show_alarms()
 
     def set_mouse(self, on: bool) -> None:
         """Let the terminal report the mouse, or keep it for its own selection."""

@@ -62,7 +62,7 @@ class CoreDeeds:
             self._toggles.forget(toggle)
             self.app.tell(f"the core did not answer: {error}", "error")
             return
-        self.app.pace.hurry()
+        self.app.watch_core.pace.hurry()
         if not reply.success:
             self._toggles.forget(toggle)
         if reply.refusal is not None:

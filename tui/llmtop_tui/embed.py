@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
@@ -127,7 +128,9 @@ def _view_only(client: CoreClient, *, readonly: bool) -> int:
     app = _view(client, readonly=readonly)
     app.run(mouse=app.mouse)
     if app.broken:
-        _say(f"the view broke: {app.broken}; please report it")
+        _say(f"the view broke: {app.broken}; please report it, LLMTOP_DEBUG=1 tells where")
+        if os.environ.get("LLMTOP_DEBUG"):
+            traceback.print_exception(app.fault)
     return int(app.return_code or 0)
 
 

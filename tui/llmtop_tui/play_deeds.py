@@ -23,10 +23,10 @@ class PlayDeeds:
         """A recording stands still; of a live core only the display does."""
         player = self.app.player
         if player is None:
-            self.app.toggle_pause()
+            self.app.watch_core.toggle_pause()
         else:
             player.paused = not player.paused
-            self.app.show_position()
+            self.app.watch_core.show_position()
 
     def faster(self, _: Target) -> None:
         """The next higher rate."""
@@ -37,10 +37,10 @@ class PlayDeeds:
         self._change(-1)
 
     def _change(self, by: int) -> None:
-        player, pace = self.app.player, self.app.pace
+        player, pace = self.app.player, self.app.watch_core.pace
         if player is not None:
             player.speed = neighbour(SPEEDS, player.speed, by)
-            self.app.show_position()
+            self.app.watch_core.show_position()
         else:
             pace.every_s = neighbour(RATES_S, pace.every_s, -by)
             self.app.tell(f"a picture each {pace.every_s:g} s")
@@ -48,7 +48,7 @@ class PlayDeeds:
     def refresh(self, _: Target) -> None:
         """The present, now."""
         client = self.app.client
-        self.app.pace.hurry()
+        self.app.watch_core.pace.hurry()
         if isinstance(client, Distant):
             self.app.run_worker(self._ask(client), group="refresh", exclusive=True, exit_on_error=False)
 
@@ -82,4 +82,4 @@ class PlayDeeds:
             return
         if not found:
             self.app.tell(f"no {what} in the rest of the recording", "warning")
-        self.app.pace.hurry()
+        self.app.watch_core.pace.hurry()

@@ -109,7 +109,6 @@ class Engine:
         self.specs.update(after)
         for facts in known:
             self._know(facts)
-            self.note("config", facts.name, f"{facts.name} changed: its new settings hold from the next load on")
         for name in gone:
             self.feed(events.Removed(name))
         if (limits := _limits(fresh.settings)) != self.machine.world.limits:
