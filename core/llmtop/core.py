@@ -58,6 +58,7 @@ class House:
         self._claim: Claim = claim(self._state_dir)
         self._configuration = configuration
         self._end = contextlib.AsyncExitStack()
+        self._reading = asyncio.Lock()
         self.url = ""
         self.port = 0
         self.engine: Engine
@@ -131,7 +132,11 @@ class House:
         await front.aclose(0.5)
 
     async def _reread(self) -> Reply:
-        """Read presets and folders again; a fault in them changes nothing."""
+        """Read presets and folders again, one reading after the other; a fault in them changes nothing."""
+        async with self._reading:
+            return await self._reread_alone()
+
+    async def _reread_alone(self) -> Reply:
         try:
             fresh = await asyncio.to_thread(reload, self.engine.configuration)
         except LlmtopError as error:

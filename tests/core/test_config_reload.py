@@ -74,7 +74,7 @@ async def test_only_what_changed_is_touched_and_a_broken_file_changes_nothing(tm
         await r.until(added, "D is there")
 
         hang_up(sections(tmp_path, "ABCD", C="c = 1024"))
-        await told("C changed")
+        await told("C: args changed")
         assert pids() == born, "a change of settings ends nobody"
 
         for broken in ("[A\n", sections(tmp_path, "A") + "nonsense\n", sections(tmp_path, "A", A="pin = so")):

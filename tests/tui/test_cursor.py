@@ -167,7 +167,7 @@ async def test_a_paused_display_stands_still_while_alarms_come_through(open_scre
 
 async def test_a_silent_core_shows_as_stale(open_screen: Any, rows_of: Any) -> None:
     async with open_screen() as (app, _, _pilot):
-        app._heard_at -= 60
+        app.watch_core._heard_at -= 60
         app.watch_core.tick()
         assert any("STALE 1m" in row for row in rows_of(app))
 

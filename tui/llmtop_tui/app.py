@@ -282,10 +282,6 @@ class LlmtopApp(App[Leave]):
         self.main.use(self.main.models)
         self.main.models.select(model)
 
-    def load_model(self, model: str) -> None:
-        """Load a model by name."""
-        self.core_deeds.load_model(model)
-
     def set_mouse(self, on: bool) -> None:
         """Let the terminal report the mouse, or keep it for its own selection."""
         self.mouse = on
@@ -293,11 +289,6 @@ class LlmtopApp(App[Leave]):
         if driver is not None:
             driver.write(MOUSE_ON if on else MOUSE_OFF)
             driver.flush()
-
-    def keep_mouse(self) -> None:
-        """After another program had the terminal: the mouse stays off if it was."""
-        if not self.mouse:
-            self.set_mouse(False)
 
     def on_app_focus(self) -> None:
         """Back from another window: the panel in use has the keys again."""

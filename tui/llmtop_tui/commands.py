@@ -64,4 +64,4 @@ class LoadCommands(_Commands):
     def commands(self) -> Iterator[Command]:
         for model in self.host.newest.models:
             if not holds_memory(model):
-                yield f"Load {clean(model.id)}", "through the queue", partial(self.host.load_model, model.id)
+                yield f"Load {clean(model.id)}", "through the queue", partial(self.host.core_deeds.load_model, model.id)

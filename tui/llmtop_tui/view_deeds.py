@@ -76,7 +76,7 @@ class ViewDeeds:
                 page(command, lines)
         except (SuspendNotSupported, OSError) as error:
             self.app.tell(f"the pager cannot be shown: {str(error) or 'not in this terminal'}", "error")
-        self.app.keep_mouse()
+        self.app.set_mouse(self.app.mouse)  # the terminal comes back with the mouse on
 
     def mouse(self, _: Target) -> None:
         """Mouse off or on."""
