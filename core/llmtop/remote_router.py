@@ -161,7 +161,9 @@ class RouterClient(RemoteClient):
 
     def _note(self, models: tuple[Model, ...], now: float) -> None:
         """Tell as events what changed since the last look."""
-        before, self._states = self._states, {model.id: model.state for model in models}
+        before = self._states
+        now_is: dict[str, State] = {model.id: model.state for model in models}
+        self._states = now_is
         if before is None:
             return
         for model in models:

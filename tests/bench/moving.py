@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOG_SHOWN = 120
 PICTURES_S = 0.1
-FLOOD_LINES, FLOOD_STEP, FLOOD_PACE_S = 1_000_000, 2_000, 0.02
+FLOOD_LINES, FLOOD_STEP = 1_000_000, 20_000
 OVER = "the flood is over"
 GIB = 2**30
 Picture = Callable[[Snapshot, int], Snapshot]
@@ -156,10 +156,7 @@ def main() -> None:
         sys.exit(f"one of {', '.join(MODES)}")
     from llmtop_tui.app import LlmtopApp
 
-    app = LlmtopApp(moving_client(mode))
-    if mode == "flood":
-        app.pace.every_s = FLOOD_PACE_S  # else a million lines take minutes
-    app.run()
+    LlmtopApp(moving_client(mode)).run()
 
 
 if __name__ == "__main__":

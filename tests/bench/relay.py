@@ -31,7 +31,7 @@ else:
     from table import Table, machine, parser, publish, ratio
 
 MODEL = "ash"
-ROUNDS, SECONDS, TOKENS = 5, 3.0, 600
+ROUNDS, SECONDS, TOKENS = 5, 3, 600
 CONNECTIONS = (1, 16)
 STREAMS = (1, 4)
 LIKELIEST = 40
@@ -95,9 +95,9 @@ def parse_wrk(text: str, cpu_s: float = 0.0) -> Small:
     return Small(latency["50"], latency["99"], float(rate[1]), bad[0].strip() if bad else "", cpu_us)
 
 
-def small_requests(server: servers.Server, connections: int, seconds: float, script: Path) -> Small:
+def small_requests(server: servers.Server, connections: int, seconds: int, script: Path) -> Small:
     """Run wrk."""
-    argv = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script)]
+    argv = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script)]
     cpu = servers.cpu_s(server.process.pid)
     done = subprocess.run(
         [*argv, f"http://127.0.0.1:{server.port}/tokenize"], capture_output=True, text=True, check=True
@@ -211,7 +211,7 @@ def stream_table(runs: dict[tuple[str, int], list[Stream]], names: Sequence[str]
     return table
 
 
-def bench(folder: Path, rounds: int, seconds: float, tokens: int) -> list[Table]:
+def bench(folder: Path, rounds: int, seconds: int, tokens: int) -> list[Table]:
     """All of it."""
     models = servers.tiny_models(folder / "models", (MODEL,))
     script = folder / "tokenize.lua"
@@ -248,9 +248,7 @@ def main() -> int:
     """Run and print."""
     arguments = parser(__doc__)
     arguments.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds ({ROUNDS})")
-    arguments.add_argument(
-        "--seconds", type=float, default=SECONDS, help=f"how long each run of wrk lasts ({SECONDS:g})"
-    )
+    arguments.add_argument("--seconds", type=int, default=SECONDS, help=f"how long each run of wrk lasts ({SECONDS})")
     arguments.add_argument("--tokens", type=int, default=TOKENS, help=f"events of a stream ({TOKENS})")
     given = arguments.parse_args()
     where = machine()

@@ -68,6 +68,23 @@ async def test_a_request_that_the_operator_cancels_is_told_so(place: House) -> N
     assert place.door.upstream_errors == 0, "the child did nothing wrong"
 
 
+async def test_a_child_that_is_gone_before_the_word_of_its_kill_changes_no_answer(place: House) -> None:
+    async def script(_q: Request, r: asyncio.StreamReader, _w: asyncio.StreamWriter) -> None:
+        await r.readexactly(1)
+
+    place.child.script = script
+    client = await place.client()
+    await client.send(request("POST", PATH, ASK))
+    await place.child.came.wait()
+    (exchange,) = place.door.exchanges
+    assert exchange._connection is not None
+    place.gate.tickets[0].cut.set_result(Refusal("upstream_error", "A was killed by the operator"))
+    exchange._connection.eof_received()  # before the loop has turned
+    reply = await client.reply()
+    assert (reply.status, reply.error["message"]) == (502, "A was killed by the operator")
+    await place.quiet()
+
+
 async def test_a_cut_stream_ends_with_an_error_event(place: House) -> None:
     async def script(_q: Request, r: asyncio.StreamReader, w: asyncio.StreamWriter) -> None:
         w.write(SSE_HEAD + chunk(b"data: 1\n\n"))

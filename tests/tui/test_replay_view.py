@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from llmtop_tui.app import LlmtopApp
 from llmtop_tui.clients import Player
+from llmtop_tui.pace import Pace, is_calm
 from llmtop_tui.scene_client import SceneClient
+from llmtop_tui.scene_parts import GEMMA, NOMIC, QWEN
 from llmtop_tui.scenes import full, oom
 
 pytestmark = pytest.mark.anyio
@@ -163,3 +167,39 @@ async def test_the_detail_beside_the_log_follows_the_cursor(open_screen: Any, ro
         await pilot.press("j")
         await pilot.pause()
         assert any("DETAIL llama-3.1-8b" in row for row in rows_of(app))
+
+
+def test_a_picture_is_calm_while_nothing_happens_but_time() -> None:
+    idle = msgspec.structs.replace(full(), queue=(), requests=(), models=(QWEN, NOMIC))
+    later = msgspec.structs.replace(idle, at=idle.at + 1, uptime_s=idle.uptime_s + 1)
+    assert is_calm(later, idle)
+    assert not is_calm(later, None)
+    assert not is_calm(msgspec.structs.replace(later, hold=True), idle)
+    assert not is_calm(msgspec.structs.replace(later, log=idle.log[:-1]), idle)
+    assert not is_calm(msgspec.structs.replace(later, models=(QWEN, GEMMA)), idle)
+    assert not is_calm(full(), full())
+
+
+@pytest.mark.parametrize(("calm", "every_s", "waits_s"), [(False, 0.5, 0.5), (True, 0.5, 1.0), (True, 5.0, 5.0)])
+async def test_calm_pictures_come_less_often(
+    calm: bool, every_s: float, waits_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    async def wait_for(waiting: Any, seconds: float) -> None:
+        waiting.close()
+        waited.append(seconds)
+
+    monkeypatch.setattr("llmtop_tui.pace.asyncio.wait_for", wait_for)
+    pace = Pace()
+    pace.every_s = every_s
+    await pace.wait(calm=calm)
+    assert waited == [waits_s]
+
+
+async def test_whoever_hurries_waits_for_nothing() -> None:
+    pace = Pace()
+    pace.every_s = 10.0
+    pace.hurry()
+    async with asyncio.timeout(1):
+        await pace.wait(calm=True)

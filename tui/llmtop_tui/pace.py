@@ -7,12 +7,13 @@ import contextlib
 
 import psutil
 
+from llmtop.snapshot import Snapshot
 from llmtop_tui.clients import Player
 
 RATES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Times between two pictures that can be chosen [s]."""
-BLURRED_S = 1.0
-"""Shortest time between two pictures while another window has the focus [s]."""
+CALM_S = 1.0
+"""Shortest time between two pictures while another window has the focus, or nothing happens but time [s]."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Speeds of a recording that can be chosen: recorded seconds a second."""
 COST_EVERY_S = 5.0
@@ -31,6 +32,15 @@ def position_of(player: Player) -> str:
     return f"{minutes:02}:{rest:02} x{player.speed:g}{state}"
 
 
+def is_calm(snapshot: Snapshot, before: Snapshot | None) -> bool:
+    """Nobody is served or waits, no child changes, and nothing was said since the picture before."""
+    if before is None or snapshot.queue or snapshot.requests or snapshot.hold != before.hold:
+        return False
+    if any(model.state in ("loading", "stopping") or model.settling for model in snapshot.models):
+        return False
+    return snapshot.events[-1:] == before.events[-1:] and snapshot.log[-1:] == before.log[-1:]
+
+
 class Pace:
     """Waits between two pictures; whoever cannot wait shortens it.
 
@@ -46,10 +56,10 @@ class Pace:
         """Show the next picture as soon as there is one."""
         self._hurry.set()
 
-    async def wait(self, *, focused: bool) -> None:
-        """Until the next picture is due."""
+    async def wait(self, *, calm: bool) -> None:
+        """Until the next picture is due; a calm one may wait longer."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), self.every_s if focused else max(self.every_s, BLURRED_S))
+            await asyncio.wait_for(self._hurry.wait(), max(self.every_s, CALM_S) if calm else self.every_s)
         self._hurry.clear()
 
 

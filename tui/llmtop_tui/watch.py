@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from llmtop.snapshot import Snapshot
 from llmtop_tui.clients import Distant
 from llmtop_tui.messages import SnapshotArrived
-from llmtop_tui.pace import Cost, Pace, position_of
+from llmtop_tui.pace import Cost, Pace, is_calm, position_of
 from llmtop_tui.view import level_of
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ class Watch:
     async def follow(self) -> None:
         """Hand each picture of the core to the screen; a core that cannot be reached is tried again."""
         app = self._app
+        before: Snapshot | None = None
         while True:
             try:
                 async for snapshot in app.client.changes():
                     app.post_message(SnapshotArrived(snapshot))
-                    await self.pace.wait(focused=app.app_focus)
+                    await self.pace.wait(calm=not app.app_focus or is_calm(snapshot, before))
+                    before = snapshot
             except Exception as error:  # what a client's transport raises shows as STALE, never as an end of the view
                 app.log.error(error)
             await asyncio.sleep(1.0)

@@ -198,11 +198,11 @@ class Child:
             await self._output.finish(_DRAIN_S)
         await self._group_gone(process.pid)
         self._world.ports.touch(self._port)
-        self._world.guardian.remove(process.pid)
-        self._world.records.remove(process.pid)
         code, signum = process.status
         sigkilled = self._ladder is not None and self._ladder.sigkilled
         self._tell(news.Exited(self.instance, code, signum, self._why(code, signum), self._asked, sigkilled))
+        self._world.guardian.remove(process.pid)  # after the news: somebody waits for the slot, nobody for the files
+        self._world.records.remove(process.pid)
 
     def _why(self, code: int | None, signum: int | None) -> Failure | None:
         if self._doom is not None and not self._ready:

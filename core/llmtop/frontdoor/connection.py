@@ -106,8 +106,9 @@ class ClientConnection(asyncio.Protocol):
         """Called by the loop."""
         if self._discarding or self._closed:
             return
-        if self.exchange is not None or (not self._buffer and data.strip(b"\r\n")):
-            self._since = self.door.loop.time()  # a head's time runs from its first byte; empty lines are none
+        # A head's time runs from its first byte, and empty lines are none.
+        if self.exchange is not None or (not self._buffer and (data[0] > 0x20 or data.strip(b"\r\n"))):
+            self._since = self.door.loop.time()
         self._buffer = self._buffer + data if self._buffer else data
         self._advance()
 

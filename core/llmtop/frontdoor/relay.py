@@ -145,13 +145,7 @@ class Exchange:
         if not self._draining:
             if not self.body_whole:
                 self.answer_out.close = True
-            times = None
-            if self._ticket is not None:
-                times = (
-                    (round((self._shared.loop.time() - self._arrived) * 1000), 0)
-                    if self._upstream is None
-                    else self._times
-                )
+            times = self._waits() if self._ticket is not None else None
             self.answer_out.refuse(refusal, times=times)
         self._end(499 if self._draining else refusal.code)
 
@@ -207,7 +201,7 @@ class Exchange:
             self._connect()
 
     def _cut(self, cut: asyncio.Future[Refusal]) -> None:
-        if not self.over and not cut.cancelled():
+        if not self.over:
             refusal = cut.result()
             self._shared.upstream_errors += refusal.type == "upstream_error"
             self.refuse(refusal)
@@ -355,9 +349,11 @@ class Exchange:
             self._child_failed(reason)
 
     def _child_failed(self, reason: str) -> None:
+        if self._ticket is not None and self._ticket.cut.done():  # a killed child may be gone before the word of it
+            return self._cut(self._ticket.cut)
         self._shared.upstream_errors += 1
         who = "the model server" if self._model else "the control API"
-        self.refuse(Refusal("upstream_error", f"{who} {reason}"))
+        return self.refuse(Refusal("upstream_error", f"{who} {reason}"))
 
     # The end.
 
@@ -374,6 +370,12 @@ class Exchange:
             self._timer.cancel()
             self._timer = None
 
+    def _waits(self) -> tuple[int, int]:
+        """Queue and load, of a request that still waits so far [ms]."""
+        if self._upstream is not None:
+            return self._times
+        return round((self._shared.loop.time() - self._arrived) * 1000), 0
+
     def _end(self, status: int, tap: Tap | Tail | None = None) -> None:
         self.over = True
         self._stop_timer()
@@ -384,8 +386,7 @@ class Exchange:
             ticket.cut.remove_done_callback(self._cut)
             compute_error = tap is not None and status in (200, 500) and tap.compute_error
             ticket.close(500 if compute_error else status, compute_error=compute_error)
-            total_ms = (shared.loop.time() - self._arrived) * 1000
-            queue_ms, load_ms = self._times if self._upstream is not None else (round(total_ms), 0)
+            queue_ms, load_ms = self._waits()
             shared.gate.finished(
                 request=ticket.id,
                 model=self._model,
@@ -393,7 +394,7 @@ class Exchange:
                 status=status,
                 queue_ms=queue_ms,
                 load_ms=load_ms,
-                total_ms=total_ms,
+                total_ms=(shared.loop.time() - self._arrived) * 1000,
                 tokens=tap.tokens if tap is not None and status == 200 else 0,
             )
         self._client.exchange_over(self)

@@ -138,6 +138,8 @@ class LogPanel(RowsPanel):
         return f"{whose}, {mode}" + (", wrap" if self.wrap else "")
 
     def empty(self, view: View) -> str:
+        if view.kind:
+            return f"a {view.kind} keeps its models' output to itself"
         return "nothing matches" if self.pattern else "no output yet"
 
     def _wraps(self) -> bool:

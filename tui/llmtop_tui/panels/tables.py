@@ -140,6 +140,8 @@ class QueuePanel(RowsPanel):
         return lists.queue_head(width, level_of(self.host.size.width)) if self.items else None
 
     def empty(self, view: View) -> str:
+        if view.kind:
+            return f"a {view.kind} does not tell who waits"
         return "nothing matches" if self.pattern else "nobody waits"
 
     def item_rows(self, item: Item, view: View, width: int) -> list[Line]:

@@ -73,16 +73,14 @@ def table(view: View, width: int) -> list[Line]:
     out: list[Line] = [((f"   {'CHILD':<{name_cells}} {'GiB':>9}{'PLAN':>11} ", "muted"), ("of the limit", "muted"))]
     for model in children_of(view.snapshot, view.letters):
         band = view.letters.band(model.id) % BANDS
-        note = "grows" if model.id in view.growth else "not returned yet" if model.settling else ""
+        note = "grows" if model.id in view.growth else "settling" if model.settling else ""
         figures = f"{size_cell(model):>9}{plan_cell(model):>11}"
         out.append(row(view.letters[model.id] or "+", f"band{band}", model.id, size_of(model), figures, note))
     _, others = shares(view)
     if others is not None:
         out.append(row("-", "on-muted", "other programs", others, f"{gib(others):>9}{'':>11}", ""))
     if memory.stranded:
-        out.append(
-            row("?", "on-warn", "not returned", memory.stranded, f"{gib(memory.stranded):>9}{'':>11}", "settling")
-        )
+        out.append(row("?", "on-warn", "not returned", memory.stranded, f"{gib(memory.stranded):>9}{'':>11}", ""))
     planned = join(
         (
             _fact("reserved", gib(memory.reserved)),

@@ -100,7 +100,7 @@ def render(view: View, width: int) -> Line:
 def _key(view: View, model: Model, name_width: int) -> Line:
     size = gib(model.footprint_bytes)
     if model.footprint_bytes is None:
-        size = gib(model.reserved_bytes, "~")
+        size = gib(model.reserved_bytes or None, "~")
     elif model.state == "loading" and model.reserved_bytes > model.footprint_bytes:
         size = f"{size}>{gib(model.reserved_bytes)}"
     band = view.letters.band(model.id) % BANDS
