@@ -21,6 +21,8 @@ HERE = Path(__file__).resolve().parent
 SIZES = ((120, 40), (80, 24))
 SHOWN = ("full", "loading", "oom", "held")
 """The scenes that are worth a picture in the documentation."""
+PAGES = {"timeline": ("full", "T")}
+"""Pages over a scene: the scene, and the key that opens the page."""
 SETTLE_S = 0.3
 """Until the application has drawn what its client gave it [s]."""
 FONT_FACE = re.compile(r"@font-face\s*{[^}]*}\s*")
@@ -31,11 +33,14 @@ def drawing(app: LlmtopApp) -> str:
     return FONT_FACE.sub("", app.export_screenshot(title="llmtop"))
 
 
-async def draw(name: str, client: CoreClient, width: int, height: int) -> None:
-    """Save what the application shows of a core."""
+async def draw(name: str, client: CoreClient, width: int, height: int, key: str = "") -> None:
+    """Save what the application shows of a core, with ``key`` after that key."""
     app = LlmtopApp(client)
     async with app.run_test(size=(width, height)) as pilot:
         await pilot.pause(SETTLE_S)
+        if key:
+            await pilot.press(key)
+            await pilot.pause(SETTLE_S)
         save(f"{name}-{width}x{height}", drawing(app))
 
 
@@ -65,13 +70,14 @@ def main() -> int:
     if told.live:
         asyncio.run(draw_live())
         return 0
-    wanted: list[str] = told.scenes or list(SHOWN)
-    if unknown := [name for name in wanted if name not in SCENES]:
-        print(f"no scene {', '.join(unknown)}: there are {', '.join(SCENES)}", file=sys.stderr)
+    wanted: list[str] = told.scenes or [*SHOWN, *PAGES]
+    if unknown := [name for name in wanted if name not in SCENES and name not in PAGES]:
+        print(f"no scene {', '.join(unknown)}: there are {', '.join((*SCENES, *PAGES))}", file=sys.stderr)
         return 2
     for name in wanted:
+        scene, key = PAGES.get(name, (name, ""))
         for width, height in SIZES:
-            asyncio.run(draw(name, SceneClient(SCENES[name](), embedded=False), width, height))
+            asyncio.run(draw(name, SceneClient(SCENES[scene](), embedded=False), width, height, key))
     return 0
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,7 @@ async def rig(
     env: Mapping[str, str] | None = None,
     key: str = "",
     server: str = "",
-) -> AsyncIterator[Rig]:
+) -> AsyncGenerator[Rig]:
     """A llmtop that serves; at the end it must go in order and take its children along."""
     one = Rig(folder, models, server)
     one.key = key
