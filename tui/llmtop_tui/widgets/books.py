@@ -96,4 +96,4 @@ def table(view: View, width: int) -> list[Line]:
     out += [(), (("   ", ""), *planned)]
     for name, source in sorted(memory.sources.items()):
         out.append(clip(((f"   {clean(name)[:12]:<12} ", "muted"), (clean(source)[:200], "muted")), width))
-    return out
+    return [clip(line, width) for line in out]
