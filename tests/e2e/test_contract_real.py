@@ -66,7 +66,7 @@ async def test_three_real_models_at_cap_two_chat_stream_sleep_wake_and_swap(tmp_
         for m in (*NAMES, *NAMES):
             assert (await r.ask(c, m, tokens=1)).status_code == 200
         state = await r.state()
-        assert state["swaps"]["count"] - before >= 4, "three models, two slots, taken in turn"
+        assert state["swaps"]["count"] - before >= 3, "three models, two slots, taken in turn"
         assert state["faults"] == []
         assert peak == 2
         watcher.cancel()

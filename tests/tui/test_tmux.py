@@ -58,7 +58,9 @@ class Terminal:
             "--models-max": 2,
             "--memory-budget": "off",
         }
-        command = "exec " + shlex.join([*program, *(str(part) for option in options.items() for part in option)])
+        self._code = folder / "exit-code"  # tmux itself sometimes forgets the status of what has ended
+        command = shlex.join([*program, *(str(part) for option in options.items() for part in option)])
+        command = f"trap : INT; {command}; echo $? > {shlex.quote(str(self._code))}"
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("LLMTOP_", "LLAMA_", "TMUX"))
         }
@@ -83,7 +85,7 @@ class Terminal:
 
     def over(self) -> str:
         """Exit code of the program, empty while it runs."""
-        return self._run("display-message", "-p", "#{?pane_dead,#{pane_dead_status},}").strip()
+        return self._code.read_text().strip() if self._code.exists() else ""
 
     def until(self, seen: Callable[[str], object], what: str) -> str:
         """Wait until the screen shows it."""

@@ -14,7 +14,7 @@ from llmtop.config.resolve import Configuration
 SETTLED_S = 0.5
 """What has not changed for that long has come to rest [s]: editors write in several steps, copies take a while."""
 
-LOOK_S = 5.0
+LOOK_S = 2.0
 """Without news the files are looked at that often [s]: network drives tell of none, and a watch takes time to begin."""
 
 RETRY_S = 2.0

@@ -41,7 +41,7 @@ class Deeds:
 
     def _spawn(self, action: act.Spawn) -> None:
         spec = self._engine.specs[action.model]
-        self._engine.children[action.instance] = ChildRecord(action.instance, spec, self._engine.loop.time())
+        self._engine.children[action.instance] = ChildRecord(action.instance, spec, self._engine.now())
         m = self._engine.machine.world.models[action.model]
         expected = m.known_bytes if m.known_bytes is not None else m.facts.estimated
         self._engine.desk.opened(action.instance, expected)
@@ -109,7 +109,7 @@ class Deeds:
             i = self._engine.machine.world.instances[action.instance]
             waited_for_it = i.ready_at > ticket.arrived_at
             load_s = i.ready_at - max(i.spawned_at, ticket.arrived_at) if waited_for_it else 0.0
-            ticket.grant(child, self._engine.loop.time(), load_s)
+            ticket.grant(child, self._engine.now(), load_s)
 
     def _refuse(self, action: act.Refuse) -> None:
         ticket = self._engine.tickets.pop(action.request, None)

@@ -28,6 +28,8 @@ from llmtop.scheduler.machine import Machine
 from llmtop.snapshot import Failure, Snapshot
 
 _log = logging.getLogger(__name__)
+TICK_S = 0.001
+"""Resolution of the loop's timers [s]."""
 PUBLISH_S = 0.1
 """Views hear of a change at most this often [s]."""
 
@@ -52,13 +54,13 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         self.desk = desk
         self.machine = Machine(_limits(settings))
-        self.chronicle = Chronicle(settings, Path(settings.state_dir), self.loop.time(), self.changed)
+        self.chronicle = Chronicle(settings, Path(settings.state_dir), self.now(), self.changed)
         self.journal = self.chronicle.journal
         self.children: dict[int, ChildRecord] = {}
         self.tickets: dict[int, Ticket] = {}
         self.oom = OomBook()
         self.meters = Meters()
-        self.started_at = self.loop.time()
+        self.started_at = self.now()
         self.requests_total = 0
         self.errors_total = 0
         self.snapshot: Callable[[], Snapshot]
@@ -77,6 +79,10 @@ class Engine:
         self._listeners: set[asyncio.Event] = set()
         self._publish: asyncio.TimerHandle | None = None
         self._second: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        """Time of the scheduler's events [s]: finer than the clock of uvloop's loop, whose milliseconds make ties."""
+        return time.monotonic()
 
     # --- life
 
@@ -124,8 +130,8 @@ class Engine:
     async def close(self, grace_s: float) -> None:
         """End in order: waiters are told, requests in flight get their grace, all children are stopped side by side."""
         self.feed(events.Close())
-        deadline = self.loop.time() + grace_s
-        while self.machine.world.granted and self.loop.time() < deadline:
+        deadline = self.now() + grace_s
+        while self.machine.world.granted and self.now() < deadline:
             await self._something_ends(0.1)
         self.feed(events.StopAll())
         while self.children and not self._all_stuck():
@@ -177,7 +183,7 @@ class Engine:
         return actions
 
     def _step(self, event: events.Event) -> Sequence[act.Action]:
-        now = self.loop.time()
+        now = self.now()
         actions = self.machine.handle(event, now)
         routine = isinstance(event, (events.Arrived, events.Left)) and all(type(a) is act.Grant for a in actions)
         if not routine:
@@ -198,7 +204,7 @@ class Engine:
                 return  # it fires early enough; a tick too soon only looks again
             self._timer.cancel()
         self._timer_at = at or 0.0  # kept here: uvloop's handle of a call that is due at once has no time
-        self._timer = None if at is None else self.loop.call_at(at, self._tick)
+        self._timer = None if at is None else self.loop.call_later(max(TICK_S, at - self.now()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -226,7 +232,7 @@ class Engine:
             path=path,
             client=client,
             stream=stream,
-            now=self.loop.time(),
+            now=self.now(),
             on_close=self._closed,
         )
         self.tickets[ticket.serial] = ticket
@@ -281,7 +287,7 @@ class Engine:
             self._publish.cancel()
         self._publish = None
         if self.chronicle.recorder is not None:
-            self.chronicle.picture(self.snapshot(), self.loop.time())
+            self.chronicle.picture(self.snapshot(), self.now())
         for listener in self._listeners:
             listener.set()
 

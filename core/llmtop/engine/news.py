@@ -50,7 +50,7 @@ class NewsDesk:
     def _started(self, child: ChildRecord, item: news.Started) -> None:
         child.started(item.pid, item.port, item.args, item.api_key)
         self._engine.desk.started(item.instance, item.pid, child.spec.id)
-        self._engine.journal.started(item.instance, self._engine.loop.time())
+        self._engine.journal.started(item.instance, self._engine.now())
         self._engine.changed()
 
     def _loading(self, child: ChildRecord, item: news.Loading) -> None:
@@ -66,7 +66,7 @@ class NewsDesk:
         self._engine.deeds.learn(child)
 
     def _stopping(self, child: ChildRecord, item: news.Stopping) -> None:
-        child.kill_at = self._engine.loop.time() + item.kill_in_s
+        child.kill_at = self._engine.now() + item.kill_in_s
         child.signal = item.how or child.signal
         self._engine.changed()
 

@@ -30,7 +30,7 @@ SWAPS_SHOWN = 40
 
 def picture(engine: Engine, url: str, *, exposed: bool) -> Snapshot:
     """The whole of it, as of now."""
-    now = engine.loop.time()
+    now = engine.now()
     w = engine.machine.world
     settings, server = engine.settings, engine.configuration.server
     return Snapshot(
