@@ -8,7 +8,10 @@ The rooms, by what they are for:
 * ``frontdoor``: the HTTP relay that clients talk to.
 * ``control``: the management API, one more upstream of the relay.
 * ``memory``: probes, budget, settle gate, GGUF estimates, learned footprints.
-* ``config``: options, presets, model discovery.
+* ``config``: options, presets, model discovery. ``cli``: the commands.
+* ``neighbours``: other programs' files and formats: llama-swap, launchd, systemd, Grafana, common clients.
+* ``simulate``: the scheduler on a virtual clock. ``journal`` and ``record``: what happened, kept.
+* ``core``: all of it started and ended in order, on a thread of its own; ``embed`` and ``remote``: the ways to a view.
 * ``snapshot`` and ``client``: what every view sees and says; nothing else passes between core and view.
 """
 
