@@ -38,7 +38,9 @@ def running_core() -> Iterator[str]:
     with stage({"models_max": "3", "memory_budget": "off"}, os.environ, simulated=True) as configuration:
         source = Path(configuration.settings.models_dir).parent / "memory.json"
         source.write_text(json.dumps(_memory()), "utf-8")
-        os.environ["LLMTOP_MEMORY_SOURCE"] = f"file:{source}"
+        os.environ["LLMTOP_MEMORY_SOURCE"] = f"file:{source.name}"
+        before = Path.cwd()
+        os.chdir(source.parent)  # the picture shows where a number comes from, and that is to be nobody's folder
         for name, knobs in KNOBS.items():
             file = Path(configuration.settings.models_dir, f"{name}.json")
             file.write_text(json.dumps(knobs), "utf-8")
@@ -51,6 +53,7 @@ def running_core() -> Iterator[str]:
             core.stop()  # at once: nobody waits for these answers
             core.join()
             del os.environ["LLMTOP_MEMORY_SOURCE"]
+            os.chdir(before)
 
 
 def _memory() -> dict[str, object]:

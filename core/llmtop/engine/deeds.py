@@ -139,7 +139,8 @@ class Deeds:
         if self._engine.desk.wired and child.sized is None and m.facts.estimated is not None:
             sizes.append(m.facts.estimated)  # a process's footprint leaves mapped weights out on macOS
         size = max(sizes)
-        if size > max(i.reserved, m.known_bytes or 0) * GROWTH and size > child.told + GROWTH_STEP and not i.alone:
+        known = m.known_bytes  # an estimate that was wrong is no growth
+        if known is not None and size > max(i.reserved, known) * GROWTH and size > child.told + GROWTH_STEP:
             child.told = size
             text = f"{m.name} grew to {room.gib(size)}, {room.gib(i.reserved)} were reserved for it"
             self._engine.note("grow", m.name, text)
