@@ -12,6 +12,9 @@ from llmtop.children.binary import wheel_binary
 from llmtop.demo.tiny_gguf import write_tiny
 from llmtop.testing.rig import rig
 
+STEADY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+"""A random model may well end its answer with the first token that is drawn."""
+
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 NAMES = ("ash", "elm", "oak")
@@ -40,7 +43,7 @@ async def test_three_real_models_at_cap_two_chat_stream_sleep_wake_and_swap(tmp_
                 await asyncio.sleep(0.02)
 
         async def chat(model: str) -> dict[str, Any]:
-            body = {"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
+            body = {"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}], **STEADY}
             answer = await c.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
             found: dict[str, Any] = answer.json()
@@ -50,7 +53,7 @@ async def test_three_real_models_at_cap_two_chat_stream_sleep_wake_and_swap(tmp_
         answers = await asyncio.gather(*[chat(m) for m in NAMES])
         assert all(a["choices"][0]["message"]["content"] for a in answers)
         text = b""
-        body: dict[str, Any] = {"model": "ash", "stream": True, "max_tokens": 20}
+        body: dict[str, Any] = {"model": "ash", "stream": True, "max_tokens": 20, **STEADY}
         body["messages"] = [{"role": "user", "content": "hi"}]
         async with c.stream("POST", "/v1/chat/completions", json=body) as stream:
             async for part in stream.aiter_raw():
@@ -70,5 +73,9 @@ async def test_three_real_models_at_cap_two_chat_stream_sleep_wake_and_swap(tmp_
         assert state["faults"] == []
         assert peak == 2
         watcher.cancel()
-        measured = [m for m in state["models"] if m["state"] in ("loaded", "sleeping")]
-        assert all(m["footprint_bytes"] for m in measured), "a living child has a footprint"
+
+        async def measured() -> bool:
+            up = [m for m in (await r.state())["models"] if m["state"] in ("loaded", "sleeping")]
+            return bool(up) and all(m["footprint_bytes"] for m in up)
+
+        await r.until(measured, "a living child has a footprint", 5)
