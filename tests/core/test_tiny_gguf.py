@@ -72,7 +72,8 @@ def test_a_real_llama_server_answers_letters_with_it(tmp_path: Path, pad_mib: in
     with subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             _until_ready(port, server)
-            body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 12})
+            asked = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 12, "ignore_eos": True}
+            body = json.dumps(asked)
             status, text = _ask(port, "POST", "/v1/chat/completions", body)
         finally:
             server.terminate()
