@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from llmtop.access_log import AccessLog
 from llmtop.children.guardian_link import GuardianLink
@@ -35,7 +35,6 @@ from llmtop.frontdoor.server import FrontDoor
 from llmtop.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 GRACE_S = 5.0
 """Requests in flight get that long when llmtop ends [s]."""
 SWITCH_INTERVAL_S = 0.0005
@@ -104,7 +103,7 @@ class House:
         front = FrontDoor(self._gate, settings, spool_dir=self._state_dir)
         engine.forget_upstream = front.forget
         exposed = settings.host not in LOOPBACK and not settings.api_keys
-        self.control = EngineControl(engine, lambda: self.url, self._reread, exposed=exposed)
+        self.control = EngineControl(engine, lambda: self.url, self._reread, self._gate.resolve, exposed=exposed)
         control = ControlServer(self.control)
         self._end.push_async_callback(control.aclose)
         self._gate.connect_control(await control.start())

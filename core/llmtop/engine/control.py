@@ -36,15 +36,23 @@ class EngineControl:
         engine: The engine.
         url: Where the front door listens, once it does.
         reread: Reads the configuration again.
+        resolve: The gate's table of names.
         exposed: Reachable from other machines without a key.
     """
 
     def __init__(
-        self, engine: Engine, url: Callable[[], str], reread: Callable[[], Awaitable[Reply]], *, exposed: bool
+        self,
+        engine: Engine,
+        url: Callable[[], str],
+        reread: Callable[[], Awaitable[Reply]],
+        resolve: Callable[[str], str | None],
+        *,
+        exposed: bool,
     ) -> None:
         self._engine = engine
         self._url = url
         self._reread = reread
+        self._resolve = resolve
         self._exposed = exposed
         engine.snapshot = self.snapshot
 
@@ -75,10 +83,7 @@ class EngineControl:
 
     def resolve(self, name: str) -> str | None:
         """The id that a name or an alias means."""
-        models = self._engine.configuration.catalog.models
-        if name in models:
-            return name
-        return next((spec.id for spec in models.values() if name in spec.aliases), None)
+        return self._resolve(name)
 
     def spec(self, model_id: str) -> ModelSpec:
         """How a model is configured."""

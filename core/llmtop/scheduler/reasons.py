@@ -155,13 +155,6 @@ def next_swap(w: World, now: float) -> str:
     return f"{head.model}{when}" + (f", after {', '.join(going)}" if going else "")
 
 
-def victims_of(w: World, model: str, now: float) -> tuple[str, ...] | None:
-    """Who would be evicted if this model were loaded now; None when nobody can be at this moment."""
-    m = w.models[model]
-    chosen = room.choose(w, room.need(w, m), room.idle_candidates(w, w.active_s(now), now))
-    return None if chosen is None else tuple(i.model for i in chosen)
-
-
 def model_reason(w: World, m: Model, now: float) -> str:
     """The note of a model's row: what its child does and what ends that."""
     i = m.instance
