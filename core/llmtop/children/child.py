@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Coroutine
 
-from llmtop.children import news, protocol
+from llmtop.children import damage, news, protocol
 from llmtop.children.binary import ServerHelp, server_help
 from llmtop.children.classify import TELLING, Verdict, exit_failure, failure, line_failure
 from llmtop.children.command import Launch, build_launch, masked, with_descriptor_limit
@@ -29,8 +29,7 @@ from llmtop.snapshot import Failure
 _GATHER_S, _GATHER_VAGUE_S = 0.02, 0.25  # after a line that dooms it: the next lines say why
 _SETTLE_S = 1.0  # until a wrapper has surely run what it wraps
 _SIZES_AFTER_S = 0.05  # the log's thread is behind the ready line
-_DRAIN_S = 0.25
-_GROUP_POLL_S = 0.005
+_DRAIN_S, _GROUP_POLL_S = 0.25, 0.005
 _SOONEST_S = 0.001  # uvloop gives what is due at once no time, and no ``when``
 
 
@@ -200,16 +199,18 @@ class Child:
         self._world.ports.touch(self._port)
         code, signum = process.status
         sigkilled = self._ladder is not None and self._ladder.sigkilled
-        self._tell(news.Exited(self.instance, code, signum, self._why(code, signum), self._asked, sigkilled))
+        why = await self._why(code, signum)
+        self._tell(news.Exited(self.instance, code, signum, why, self._asked, sigkilled))
         self._world.guardian.remove(process.pid)  # after the news: somebody waits for the slot, nobody for the files
         self._world.records.remove(process.pid)
 
-    def _why(self, code: int | None, signum: int | None) -> Failure | None:
+    async def _why(self, code: int | None, signum: int | None) -> Failure | None:
         if self._doom is not None and not self._ready:
             return self._doom
         if self._asked:
             return None
-        return exit_failure(self.ring.texts(), code=code, signal=signum, ready=self._ready)
+        why = exit_failure(self.ring.texts(), code=code, signal=signum, ready=self._ready)
+        return why if self._ready else await damage.named(why, self.spec.files)
 
     async def _group_gone(self, pgid: int) -> None:
         begin = self._loop.time()
