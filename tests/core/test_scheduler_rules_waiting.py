@@ -107,6 +107,16 @@ def test_evict_on_sleep_frees_an_unpinned_child(make: Make) -> None:
     assert stops(w) == []
 
 
+def test_evict_on_sleep_takes_one_that_slept_before_its_requests_end_was_told(make: Make) -> None:
+    w = new(make, cap=2, A={"evict_on_sleep": True})
+    one = up(w, "A")
+    request = w.ask("A")
+    w.feed(ev.Slept(one))
+    assert stops(w) == []
+    w.feed(ev.Left(request, True))
+    assert stops(w) == [("A", "sleep")]
+
+
 @pytest.mark.parametrize("asleep", [False, True])
 def test_idle_unload_stops_a_child_idle_that_long(make: Make, asleep: bool) -> None:
     w = new(make, A={"idle_unload_s": 30.0})

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from llmtop.scheduler import queue, room
 from llmtop.scheduler.room import gib
 from llmtop.scheduler.state import Child, Entry, Instance, Model, World
 
+HELD = ", when the queue is released"
+"""How the sentence about the next swap ends while the queue is held."""
 STOP_GUESS_S = 1.0
 """A stop that was never measured is taken to last this long [s]."""
+
+
+@dataclass(slots=True, frozen=True)
+class Price:
+    """Who goes for the next swap.
+
+    Args:
+        after: Models that are on their way out already.
+        evicts: Models that are stopped, idle as they are.
+        busy: Models that go with them once their requests are over.
+        refused: Why it would be refused instead; empty when it would not.
+        at_once: They go at the step; else a grace or the head's clock has to run out first.
+    """
+
+    after: tuple[str, ...] = ()
+    evicts: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    refused: str = ""
+    at_once: bool = True
 
 
 def plural(count: int, noun: str) -> str:
@@ -67,14 +91,17 @@ def _head_reason(w: World, entry: Entry, m: Model, now: float) -> str:
     if leaving and room.fits(w, want, stay):
         return f"{lack}waiting for {_leaving(leaving)}"
     if w.drain_for is entry:
-        names = ", ".join(
-            f"{i.model} to finish {plural(len(i.in_flight), 'request')}" for i in w.drain_set if i.in_flight
-        )
-        return f"{lack}draining: waiting for {names or 'the drained'}"
-    busy = [i for i in stay if i.up and i.in_flight and not w.models[i.model].pinned_by]
+        names = ", ".join(f"{i.model} ({plural(len(i.in_flight), 'request')})" for i in w.drain_set if i.in_flight)
+        return f"{lack}draining {names}" if names else f"{lack}waiting for the drained"
+    busy = _busy(w)
     text = _blockers(w, busy, stay)
     left = _drain_in(w, entry, busy, now)
     return f"{lack}waiting for {text}" + ("" if left is None else f", drains in {seconds(left)} at the latest")
+
+
+def _busy(w: World) -> list[Instance]:
+    """Who has requests in flight, and could be drained."""
+    return [i for i in room.staying(w) if i.up and i.in_flight and not w.models[i.model].pinned_by]
 
 
 def _blockers(w: World, busy: list[Instance], stay: list[Instance]) -> str:
@@ -98,7 +125,7 @@ def _lack(w: World, want: room.Need, m: Model) -> str:
     free = w.room - w.reserved()
     if want.alone or want.bytes > free:
         size = gib(want.bytes) if not want.alone else "all the room"
-        return f"needs {size}, {gib(max(0, free))} free: "
+        return f"needs {size}, {max(0, free) / room.GIB:.1f} free: "
     return ""
 
 
@@ -140,19 +167,58 @@ def eta_s(w: World, entry: Entry, progress: float | None, now: float) -> float |
     return None
 
 
+def price(w: World, head: Entry, now: float) -> Price:
+    """Whom the head's swap takes, by the rules that ``queue.pump`` follows; while the queue is held, at a step.
+
+    Args:
+        w: The world.
+        head: Its head.
+        now: Time [s].
+    """
+    m = w.models[head.model]
+    want = room.need(w, m)
+    refusal = queue.refused(w, m, now) or room.impossible(w, m, want)
+    if refusal is not None:
+        return Price(refused=refusal.message)
+    if room.fits(w, want, list(w.instances.values())):
+        return Price()
+    if head.operator == "startup" and not head.waiters:
+        return Price(refused="no room beside the others")
+    after = tuple(i.model for i in w.instances.values() if i.leaving)
+    clock = head.head_active_s if head.head_active_s is not None else w.active_s(now)
+    victims = room.choose(w, want, room.idle_candidates(w, clock, now))
+    if victims is not None:
+        return Price(after, tuple(i.model for i in victims))
+    idle = room.idle_candidates(w, clock, math.inf)  # every grace is over one day
+    busy: list[room.Candidate] = [((2, i.last_granted), i) for i in _busy(w)]
+    victims = room.choose(w, want, idle) or room.choose(w, want, [*idle, *busy]) or ()
+    evicts = tuple(i.model for i in victims if not i.in_flight)
+    return Price(after, evicts, tuple(i.model for i in victims if i.in_flight), at_once=False)
+
+
 def next_swap(w: World, now: float) -> str:
-    """The next swap in words; empty when none is due."""
+    """The next swap in words, with whom it takes; empty when none is due."""
     head = queue.find_head(w)
     if head is None:
         return ""
-    if w.hold and w.permit is not head:
-        return f"{head.model}, when the queue is released"
     eta = eta_s(w, head, None, now)
     when = "" if eta is None else f" in ~{seconds(eta)}"
-    going = [i.model for i in w.instances.values() if i.evicting_for == head.model and i.leaving]
-    if not going and w.drain_for is head:
-        going = [i.model for i in w.drain_set]
-    return f"{head.model}{when}" + (f", after {', '.join(going)}" if going else "")
+    return f"{head.model}{when}{_takes(w, head, now)}" + (HELD if w.hold and w.permit is not head else "")
+
+
+def _takes(w: World, head: Entry, now: float) -> str:
+    """Whom it waits for, and who goes for it."""
+    if w.drain_for is head:
+        return f", after {', '.join(i.model for i in w.drain_set if i.id in w.instances)}"
+    told = price(w, head, now)
+    drains = ", drains {} first" if w.limits.max_wait_s is not None else ", takes {} once idle"
+    parts = (
+        (", refused: {}", (told.refused,) if told.refused else ()),
+        (", after {}", told.after),
+        (drains, told.busy),
+        (", evicts {}", told.evicts),
+    )
+    return "".join(text.format(", ".join(names)) for text, names in parts if names)
 
 
 def model_reason(w: World, m: Model, now: float) -> str:
@@ -184,7 +250,7 @@ def _up(w: World, m: Model, i: Instance) -> str:
         return f"sick: {i.failure.message}" if i.failure is not None else "sick"
     if i.drain:
         whom = f" for {w.drain_for.model}" if i.drain == "head" and w.drain_for is not None else ""
-        return f"draining{whom}: {plural(len(i.in_flight), 'request')} to end"
+        return f"draining{whom}: {plural(len(i.in_flight), 'request')}"
     if m.pinned_by:
         return "pinned" if m.pinned_by == "preset" else "pinned until restart"
     return ""

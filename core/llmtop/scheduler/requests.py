@@ -7,7 +7,7 @@ from llmtop.scheduler import queue, room
 from llmtop.scheduler.actions import Cut, Refuse
 from llmtop.scheduler.children import drained
 from llmtop.scheduler.events import Arrived, Cancel, Left
-from llmtop.scheduler.state import LEAVING, Instance, Model, World
+from llmtop.scheduler.state import LEAVING, Child, Instance, Model, World
 
 MANY = 4
 """``max_queue`` is for one model; all together may have this many times as much."""
@@ -77,7 +77,8 @@ def left(w: World, event: Left, now: float) -> bool:
         drained(w, i, now)
         return True
     _ask_to_be_woken(w, m, now)
-    return bool(w.queue)
+    # One that fell asleep before the request's end was told may have to go now.
+    return bool(w.queue) or i.state is Child.SLEEPING
 
 
 def _ask_to_be_woken(w: World, m: Model, now: float) -> None:

@@ -222,8 +222,7 @@ def _dropped(w: World, a: act.Dropped, _: ev.Event) -> None:
 def _replied(w: World, a: act.Replied, event: ev.Event) -> None:
     if isinstance(event, ev.Load) and a.refusal is None:
         p = w.of(event.model)
-        joined = event.startup and bool(w.waiting(event.model))  # it goes with those who wait
-        if not joined and (p is None or not p.up or p.drain or p.told):
+        if p is None or not p.up or p.drain or p.told:
             w.wanted.add(event.model)
     if isinstance(event, ev.Step):
         need(w.held or a.refusal is not None, "a step is taken though the queue is not held")
