@@ -178,6 +178,29 @@ def test_secrets_are_masked_in_every_view_of_a_command_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        ("env HF_TOKEN=hf_x vllm serve m", "env HF_TOKEN=*** vllm serve m"),
+        ("python -m llama_cpp.server --api_key sk", "python -m llama_cpp.server --api_key ***"),
+        ("x --API-KEY=sk --hf_token=t --api-keys a,b", "x --API-KEY=*** --hf_token=*** --api-keys ***"),
+        ("x --ctx-size 8192 --max-tokens 5 key token", "x --ctx-size 8192 --max-tokens 5 key token"),
+    ],
+)
+def test_other_spellings_of_secrets_are_masked(argv: str, shown: str) -> None:
+    assert masked(argv.split()) == tuple(shown.split())
+
+
+def test_headers_on_a_command_line_are_masked() -> None:
+    assert masked(["x", "-H", "Authorization: Bearer sk", "-H", "X-Api-Key:sk"]) == (
+        "x",
+        "-H",
+        "Authorization: ***",
+        "-H",
+        "X-Api-Key: ***",
+    )
+
+
 def test_the_descriptor_limit_is_set_and_the_command_kept_whole() -> None:
     argv = with_descriptor_limit(
         [sys.executable, "-c", "import resource,sys; print(resource.getrlimit(7)[0], sys.argv[1:])", "a b", "$c"], 123

@@ -141,6 +141,22 @@ def test_every_row_of_the_table_can_be_acted_on() -> None:
         assert not (pattern.acts and pattern.severity in ("warning", "recovers"))
 
 
+@pytest.mark.parametrize("between", [0, 1, 15, 16, 17, 40])
+def test_a_request_is_an_echo_to_its_end_however_long_it_is(between: int) -> None:
+    reader = Classifier()
+    echo = ['I srv  log_server_r: request: {"prompt": "what does this mean?', *["a line of it"] * between]
+    assert [reader.feed(line) for line in [*echo, OOM]] == [None] * (between + 2)
+    assert reader.feed(f"E {OOM}") is not None, "a line of the server's own ends it"
+    assert reader.feed(OOM) is not None
+
+
+def test_a_line_of_information_means_something_only_by_the_rows_that_say_so() -> None:
+    reader = Classifier()
+    assert reader.feed(f"I {OOM}") is None
+    assert reader.feed("I srv  llama_server: starting server in router mode") is not None
+    assert all(pattern.needles for pattern in PATTERNS if pattern.info), "such a row is looked for by its needles"
+
+
 @given(st.lists(st.text(max_size=80), max_size=30))
 def test_no_text_breaks_it(lines: list[str]) -> None:
     reader = Classifier()

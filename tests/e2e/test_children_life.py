@@ -105,7 +105,7 @@ async def test_child_without_the_protocol_is_ready_when_its_health_says_so(tmp_p
 async def test_a_stranger_on_the_port_is_not_taken_for_the_child(tmp_path: Path, server: Path) -> None:
     stranger = write_model(tmp_path / "m", "S", load_ms=0, protocol=False, health="ok")
     model = write_model(tmp_path / "m", "A", load_ms=0, protocol=False)
-    async with nursery(tmp_path / "state", server, load_timeout_s=0.5) as home:
+    async with nursery(tmp_path / "state", server, load_timeout_s=2.0) as home:
         await ready(home, ModelSpec(id="S", cmd=f"{server} -m {stranger} --port ${{PORT}}"))
         taken = home.of(news.Started, 1)[0].port
         with socket.socket() as free:
@@ -286,8 +286,8 @@ async def test_a_child_that_becomes_a_router_is_a_bad_argument(tmp_path: Path, s
 
 async def test_no_progress_and_no_output_is_a_timeout_and_progress_is_not(tmp_path: Path, server: Path) -> None:
     stuck = write_model(tmp_path / "m", "stuck", load_ms=60000)
-    slow = write_model(tmp_path / "m", "slow", load_ms=1500)
-    async with nursery(tmp_path / "state", server, load_timeout_s=0.4) as home:
+    slow = write_model(tmp_path / "m", "slow", load_ms=4500)
+    async with nursery(tmp_path / "state", server, load_timeout_s=1.5) as home:
         one, two = home.spawn(spec_of(stuck)), home.spawn(spec_of(slow))
         failed = await home.until(news.LoadFailed, one)
         assert failed.failure.kind == "timeout"

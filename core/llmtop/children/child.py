@@ -8,16 +8,15 @@ import signal
 import subprocess
 from collections.abc import Callable, Coroutine
 
-from llmtop.children import damage, news, protocol
+from llmtop.children import autopsy, news, protocol
 from llmtop.children.binary import ServerHelp, server_help
 from llmtop.children.classify import TELLING, Verdict, exit_failure, failure, line_failure
 from llmtop.children.command import Launch, build_launch, masked, with_descriptor_limit
-from llmtop.children.guardian import Ward, executable, start_time
-from llmtop.children.ladder import STUCK_AFTER_S, Hands, Ladder, stop_timeout
+from llmtop.children.ladder import STUCK_AFTER_S, Hands, Ladder
+from llmtop.children.noted import Noted
 from llmtop.children.output import Listener, Output
 from llmtop.children.probe import Probe
 from llmtop.children.process import ChildProcess, group_exists, group_member, process_state, start_process
-from llmtop.children.records import Record
 from llmtop.children.ring import Ring
 from llmtop.children.sizes import bytes_of_files
 from llmtop.children.text import safe_text
@@ -49,7 +48,7 @@ class Child:
         self._process: ChildProcess | None = None
         self._output: Output | None = None
         self._probe: Probe | None = None
-        self._record: Record | None = None
+        self._noted: Noted | None = None
         self._gone = asyncio.Event()
         self._told_exit = False
         self._spoke = False
@@ -148,7 +147,7 @@ class Child:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         missing = isinstance(error, FileNotFoundError | PermissionError | StartError)
         kind = "not_found" if missing else "bad_argument" if isinstance(error, ValueError) else "crash"
-        what = self.spec.cmd or self._world.llama_server
+        what = self.spec.cmd.split(maxsplit=1)[0] if self.spec.cmd else self._world.llama_server  # no secrets
         text = why if isinstance(error, StartError) else f"could not be started: {why}: {what}"
         self._gone.set()
         self._tell(news.Exited(self.instance, None, None, failure(kind, text), self._asked, sigkilled=False))
@@ -181,7 +180,7 @@ class Child:
             health=self.spec.health if self.spec.cmd else "/health",
         )
         self._last_sign = self._loop.time()
-        self._note(process.pid)
+        self._noted = Noted(process.pid, self._port, self.spec, self._world)
         self._tell(news.Started(self.instance, process.pid, self._port, masked(self._launch.argv), self._api_key))
         self._later(_SETTLE_S, self._note_executable)
         if self._wanted is not None:
@@ -201,8 +200,8 @@ class Child:
         sigkilled = self._ladder is not None and self._ladder.sigkilled
         why = await self._why(code, signum)
         self._tell(news.Exited(self.instance, code, signum, why, self._asked, sigkilled))
-        self._world.guardian.remove(process.pid)  # after the news: somebody waits for the slot, nobody for the files
-        self._world.records.remove(process.pid)
+        if self._noted is not None:  # after the news: somebody waits for the slot, nobody for the files
+            self._noted.forget()
 
     async def _why(self, code: int | None, signum: int | None) -> Failure | None:
         if self._doom is not None and not self._ready:
@@ -210,7 +209,7 @@ class Child:
         if self._asked:
             return None
         why = exit_failure(self.ring.texts(), code=code, signal=signum, ready=self._ready)
-        return why if self._ready else await damage.named(why, self.spec.files)
+        return why if self._ready else await autopsy.cause_of(why, self.spec.files, self._port)
 
     async def _group_gone(self, pgid: int) -> None:
         begin = self._loop.time()
@@ -246,8 +245,7 @@ class Child:
         return True
 
     def _on_ready(self) -> None:
-        if self._output is not None and not self._ready:
-            self._output.pull_stderr()
+        self._read_up()
         if self._ready:
             self._on_sleep(asleep=False)
         elif not self._asked and not self._doomed and not self._gone.is_set():
@@ -297,6 +295,7 @@ class Child:
     async def _verify(self) -> None:
         assert self._probe is not None
         wrong = await self._probe.sick()
+        self._read_up()
         if wrong and not self._doomed:  # else its own lines tell more
             self._sick(failure("sick", f"{safe_text(wrong)}, though it was loaded", lines=self.ring.texts()))
 
@@ -352,19 +351,14 @@ class Child:
 
     # ---- small things
 
-    def _note(self, pid: int, exe: str = "") -> None:
-        started = start_time(pid)
-        if started is None:
-            return
-        stop_s = stop_timeout(self.spec, self._world.settings, None)
-        self._world.guardian.add(Ward(pid, started, exe, pid, stop_s, bool(self.spec.cmd)))
-        self._record = Record(pid, started, exe, self._port, self.spec.id, stop_s)
-        self._world.records.put(self._record)
-
     def _note_executable(self) -> None:
-        """Wrappers have run what they wrap by now: the executable is settled."""
-        if self._process is not None and not self._process.reaped and self._record is not None and not self._record.exe:
-            self._note(self._process.pid, executable(self._process.pid))
+        if self._noted is not None and self._process is not None and not self._process.reaped:
+            self._noted.settled()
+
+    def _read_up(self) -> None:
+        """Read what it wrote before what was just learnt of it by another way."""
+        if self._output is not None:
+            self._output.pull_stderr()
 
     def _tell_sizes(self) -> None:
         total = self._output.sizes.total if self._output is not None else None

@@ -37,7 +37,10 @@ _ECHO_WORDS = (
     *("parsed message", "log_server_r", '"text', '"role', '{"', '{\\"', '["', "[{", '{ "', "[ "),
 )
 _NO_DIGITS = str.maketrans("123456789", "000000000")
+_OF_INFO = tuple(needle for pattern in PATTERNS if pattern.info for needle in pattern.needles)
+"""One of these is in every line of information that means something; of a server's lines nearly all are information."""
 _LAST_LINES = 20
+_UNREAD_MAX = 16
 
 TELLING = 80
 """A pattern of this rank or more names the cause; below it only says that there is one."""
@@ -57,8 +60,14 @@ class Verdict(NamedTuple):
 
 def worth_a_look(text: str) -> bool:
     """False for text (a line, or a whole read) that no pattern can match."""
-    low = text.lower()
-    return any(word in low for word in TRIGGERS)
+    return _has(text.lower(), TRIGGERS)
+
+
+def _has(text: str, words: Iterable[str]) -> bool:
+    for word in words:  # noqa: SIM110  # each line of each child comes here, and any() takes twice as long
+        if word in text:
+            return True
+    return False
 
 
 def strip_prefix(line: str) -> tuple[str, str]:
@@ -114,15 +123,27 @@ class Classifier:
 
     def __init__(self) -> None:
         self._echoing = False
+        self._unread: list[str] = []
 
     def feed(self, line: str) -> Verdict | None:
         """Take the next line, already safe to show; say what it means."""
         level, text = strip_prefix(line)
-        if not self._echoing or level or _COMPONENT.match(text):
-            self._echoing = level in ("D", "T") or _echoes(text)
-        if self._echoing or not worth_a_look(text):
+        if level or _COMPONENT.match(text):
+            self._echoing = level in ("D", "T")
+            self._unread.clear()
+        # Whether a line echoes a request takes long to find out, and is asked only when one that matters follows.
+        if not self._echoing:
+            self._unread.append(text)
+        if len(self._unread) > _UNREAD_MAX:
+            self._catch_up()
+        if not (_has(text, _OF_INFO) if level == "I" else worth_a_look(text)):
             return None
-        return _classify(level, text)
+        self._catch_up()
+        return None if self._echoing else _classify(level, text)
+
+    def _catch_up(self) -> None:
+        self._echoing = self._echoing or any(_echoes(text) for text in self._unread)
+        self._unread.clear()
 
 
 def cause(lines: Iterable[str]) -> Verdict | None:

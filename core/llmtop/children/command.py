@@ -19,8 +19,11 @@ _SLEEP = "--sleep-idle-seconds"
 _DROPPED = ("LLAMA_API_KEY", "LLAMA_ARG_HOST", "LLAMA_ARG_PORT")
 _DROPPED_PREFIXES = ("LLAMA_ARG_MODELS_", "LLAMA_ARG_API_KEY", "LLAMA_ARG_SSL_", "LLMTOP_")
 
-_SECRET = re.compile(r"-hft|--?(?:\w+-)*(?:key|token|password|secret)")
-"""Options whose value nobody is to see: names that end in key, token, password or secret."""
+_SECRET = re.compile(r"-hft|(?:--?)?(?:\w+[-_])*(?:keys?|token|password|secret)", re.IGNORECASE)
+"""Options and variables whose value nobody is to see: names that end in key, token, password or secret."""
+
+_HEADER = re.compile(r"\s*((?:proxy-)?authorization|x-api-key|cookie)\s*:", re.IGNORECASE)
+"""Begins a header that a server is told to send, whose value is a secret."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,11 @@ def masked(argv: Sequence[str]) -> tuple[str, ...]:
             shown.append("***")
         elif equals and _SECRET.fullmatch(name):
             shown.append(f"{name}=***")
+        elif header := _HEADER.match(arg):
+            shown.append(f"{header[0]} ***")
         else:
             shown.append(arg)
-        hide = not equals and not hide and _SECRET.fullmatch(arg) is not None
+        hide = not equals and not hide and arg.startswith("-") and _SECRET.fullmatch(arg) is not None
     return tuple(shown)
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,6 +28,12 @@ BATCH_S = 0.1
 BATCH_LINES = 50
 """Most lines in a batch; more are counted."""
 
+LATE_S = 0.005
+"""Stderr is read that long after it has something, many lines at a time [s].
+
+A llama-server writes hundreds of lines before the first byte of an answer, and the core relays that byte.
+"""
+
 _READ_BYTES = 4 * 1024
 _WINDOW_S = 0.03
 _WINDOW_BYTES = 1 << 20
@@ -36,6 +44,10 @@ Who writes more waits for his pipe, not the core for him.
 
 _BULK = 64
 _PULLS = 32
+_TURN_S = 0.002
+"""So long it is read in one go [s]."""
+_PIPE_BYTES = 1 << 18
+"""Room in stderr's pipe, where the system lets it be chosen: a llama-server answers nobody while its log is stuck."""
 _FILE_BYTES = 256 * 1024
 
 
@@ -59,14 +71,19 @@ class Listener:
 
 
 class Stream:
-    """One pipe of a child, read on the loop."""
+    """One pipe of a child, read on the loop; ``late_s`` [s] after it has something to say."""
 
-    def __init__(self, pipe: IO[bytes], feed: Callable[[bytes], None]) -> None:
+    def __init__(self, pipe: IO[bytes], feed: Callable[[bytes], None], late_s: float = 0.0) -> None:
         self._loop = asyncio.get_running_loop()
         self._pipe = pipe
         self._feed = feed
+        self._late_s = late_s
+        self._later: asyncio.TimerHandle | None = None
         self._reading = False
         os.set_blocking(pipe.fileno(), False)
+        if late_s and sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     @property
     def open(self) -> bool:
@@ -77,13 +94,30 @@ class Stream:
         """Read as it comes."""
         if self.open and not self._reading:
             self._reading = True
-            self._loop.add_reader(self._pipe.fileno(), self.read)
+            self._loop.add_reader(self._pipe.fileno(), self._readable)
 
     def pause(self) -> None:
         """Let the child wait."""
-        if self._reading:
-            self._reading = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        elif self._reading:
             self._loop.remove_reader(self._pipe.fileno())
+        self._reading = False
+
+    def _readable(self) -> None:
+        if self._late_s:
+            self._loop.remove_reader(self._pipe.fileno())
+            self._later = self._loop.call_later(self._late_s, self._read_late)
+        else:
+            self.read()
+
+    def _read_late(self) -> None:
+        self._later, self._reading = None, False
+        self.resume()  # first: what is read may close the window, and pause it again
+        end = time.perf_counter() + _TURN_S
+        while self._reading and self.read() and time.perf_counter() < end:
+            pass
 
     def read(self) -> bool:
         """Read once; False if there was nothing."""
@@ -146,7 +180,7 @@ class Output:
         self._readers = (Classifier(), Classifier())
         self._streams = (
             Stream(stdout, lambda data: self._feed(0, data)),
-            Stream(stderr, lambda data: self._feed(1, data)),
+            Stream(stderr, lambda data: self._feed(1, data), LATE_S),
         )
         self._batch: list[str] = []
         self._more = 0

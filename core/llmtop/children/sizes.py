@@ -58,9 +58,9 @@ class SizeCollector:
             self._mmproj = 0.0
 
     def _take(self, line: str) -> None:
-        if found := _MTMD.search(line):
+        if "mmproj" in line and (found := _MTMD.search(line)):
             self._mmproj = float(found[1])
-        if self._ignore or not self._passes:
+        if self._ignore or not self._passes or "buffer size" not in line:
             return
         sizes = self._passes[-1]
         if found := _SIZE.search(line):
