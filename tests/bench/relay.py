@@ -1,45 +1,68 @@
 """What a relay adds to a request: llmtop and llama.cpp's own router in front of a llama-server, and one alone.
 
-Run it as ``python tests/bench/relay.py [--rounds N] [--seconds S] [--markdown FILE]``; it needs a real llama-server,
-and `wrk` for the small requests. All three run all the time, and each round takes them in turn.
+Run it as ``python tests/bench/relay.py [--rounds N] [--seconds S] [--peer NAME=URL] [--markdown FILE]``; it needs a
+real llama-server, and `wrk` for the small requests. All of them run all the time, and each round takes them in turn:
+the child, the router, llmtop, llmtop with its screen in a terminal, and each peer (another relay that serves a model
+of the name ``ash``).
 
-* Small requests: ``POST /tokenize`` from one and from sixteen connections.
-* Streams: a completion whose events are large (the likeliest tokens come with each), so that bytes count too: time to
-  the first byte of the answer's body, bytes a second, and processor time of the relay itself for each MB.
+* Small requests: ``POST /tokenize`` from 1, 16 and 256 connections.
+* Streams: a completion on 1, 8 and 64 of them: time to the first event, gaps between events, events a second, and
+  processor time of the relay itself for each event.
+* Memory of llmtop with 2,000 streams open, in front of a server that begins answers and ends none.
 """
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psutil
+
+from llmtop.testing.rig import free_port
 
 if TYPE_CHECKING:
-    from tests.bench import servers
+    from tests.bench import servers, streams
     from tests.bench.table import Table, machine, parser, publish, ratio
+    from tests.bench.terminal import Terminal
 else:
     import servers
+    import streams
     from table import Table, machine, parser, publish, ratio
+    from terminal import Terminal
 
 MODEL = "ash"
-ROUNDS, SECONDS, TOKENS = 5, 3, 600
-CONNECTIONS = (1, 16)
-STREAMS = (1, 4)
-LIKELIEST = 40
+ROUNDS, SECONDS, TOKENS = 5, 3, 150
+CONNECTIONS = (1, 16, 256)
+STREAMS = (1, 8, 64)
+CHILD_ARGS = ("-c", str(64 * 256), "-np", "64", "--no-warmup")
+HELD, HELD_STEP = 2000, 500
+VIEW_MS_MAX = 5.0
+"""So much later, at most, 99 % of the events may come with the screen in the same process [ms]."""
+NAMES = ("child alone", "llama.cpp router", "llmtop", "llmtop and its view")
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)\s*$", re.MULTILINE)
 _COUNT = re.compile(r"^\s*(\d+) requests in ", re.MULTILINE)
 _RATE = re.compile(r"^Requests/sec:\s+([\d.]+)", re.MULTILINE)
 _BAD = re.compile(r"^\s*Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)$", re.MULTILINE)
 _UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+@dataclass(frozen=True)
+class Relay:
+    """Something that answers for the child, or the child itself."""
+
+    name: str
+    port: int
+    pid: int
 
 
 @dataclass(frozen=True)
@@ -66,14 +89,16 @@ class Stream:
     """Some streams side by side.
 
     Args:
-        first_ms: Time to the first byte of a body, the median of them [ms].
-        bytes_per_s: All of them together.
-        cpu_ms_per_mb: Processor time of the relay [ms/MB].
+        first_ms: Time to the first event [ms]: half of them, and 99 %.
+        gap_ms: Time between two events of a stream [ms]: the same.
+        rate: Events a second, all of them together.
+        cpu_us: Processor time of the relay for each event [µs].
     """
 
-    first_ms: float
-    bytes_per_s: float
-    cpu_ms_per_mb: float
+    first_ms: tuple[float, float]
+    gap_ms: tuple[float, float]
+    rate: float
+    cpu_us: float
 
 
 def parse_wrk(text: str, cpu_s: float = 0.0) -> Small:
@@ -95,57 +120,25 @@ def parse_wrk(text: str, cpu_s: float = 0.0) -> Small:
     return Small(latency["50"], latency["99"], float(rate[1]), bad[0].strip() if bad else "", cpu_us)
 
 
-def small_requests(server: servers.Server, connections: int, seconds: int, script: Path) -> Small:
+def small_requests(relay: Relay, connections: int, seconds: int, script: Path) -> Small:
     """Run wrk."""
     argv = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script)]
-    cpu = servers.cpu_s(server.process.pid)
-    done = subprocess.run(
-        [*argv, f"http://127.0.0.1:{server.port}/tokenize"], capture_output=True, text=True, check=True
-    )
-    return parse_wrk(done.stdout, servers.cpu_s(server.process.pid) - cpu)
+    cpu = servers.cpu_s(relay.pid)
+    url = f"http://127.0.0.1:{relay.port}/tokenize"
+    done = subprocess.run([*argv, url], capture_output=True, text=True, check=True)
+    return parse_wrk(done.stdout, servers.cpu_s(relay.pid) - cpu)
 
 
-def one_stream(server: servers.Server, tokens: int, seed: int) -> tuple[float, int]:
-    """Read a stream to its end; gives the time to the first byte of the body [s], and the bytes."""
-    body = {"model": MODEL, "prompt": "abc", "n_predict": tokens, "stream": True, "ignore_eos": True, "seed": seed}
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
-    try:
-        connection.connect()
-        began = time.perf_counter()
-        content = json.dumps({**body, "n_probs": LIKELIEST, "cache_prompt": False})
-        connection.request("POST", "/completion", content, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise RuntimeError(f"{server.name} answered {answer.status}: {answer.read(300)!r}")
-        size, first_s = 0, 0.0
-        while data := answer.read1(65536):
-            first_s = first_s or time.perf_counter() - began
-            size += len(data)
-        return first_s, size
-    finally:
-        connection.close()
-
-
-def streams(server: servers.Server, count: int, tokens: int) -> Stream:
+def stream_run(relay: Relay, count: int, tokens: int) -> Stream:
     """Some streams side by side."""
-    results: list[tuple[float, int]] = []
-
-    def read(seed: int) -> None:
-        results.append(one_stream(server, tokens, seed))
-
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(count)]
-    relay = server.process.pid
-    cpu, began = servers.cpu_s(relay), time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    took, cpu = time.perf_counter() - began, servers.cpu_s(relay) - cpu
-    if len(results) != count:
-        raise RuntimeError(f"{server.name}: {count - len(results)} of {count} streams failed")
-    size = sum(result[1] for result in results)
-    first = servers.median_of([result[0] for result in results])
-    return Stream(first * 1e3, size / took, cpu * 1e3 / (size / 1e6))
+    body: dict[str, Any] = {"model": MODEL, "prompt": "abc", "n_predict": tokens, "stream": True, "ignore_eos": True}
+    cpu = servers.cpu_s(relay.pid)
+    heard = streams.read(relay.port, "/completion", [body | {"seed": seed} for seed in range(count)])
+    cpu = servers.cpu_s(relay.pid) - cpu
+    first, gap = (
+        (streams.quantile(values, 0.5), streams.quantile(values, 0.99)) for values in (heard.first_ms, heard.gaps_ms)
+    )
+    return Stream(first, gap, heard.events / heard.took_s, cpu * 1e6 / heard.events)
 
 
 def small_table(runs: dict[tuple[str, int], list[Small]], names: Sequence[str], rounds: int) -> Table:
@@ -184,63 +177,149 @@ def small_table(runs: dict[tuple[str, int], list[Small]], names: Sequence[str], 
     return table
 
 
+FIGURES: tuple[Callable[[Stream], float], ...] = (
+    lambda run: run.first_ms[0],
+    lambda run: run.first_ms[1],
+    lambda run: run.gap_ms[0],
+    lambda run: run.gap_ms[1],
+    lambda run: run.rate,
+    lambda run: run.cpu_us,
+)
+"""A row's, in the order of its columns."""
+
+
+def _middle(runs: Sequence[Stream], what: Callable[[Stream], float]) -> float:
+    return servers.median_of([what(run) for run in runs])
+
+
 def stream_table(runs: dict[tuple[str, int], list[Stream]], names: Sequence[str], rounds: int, tokens: int) -> Table:
-    """Medians of the rounds."""
+    """Medians of the rounds, and whether the screen comes in the way."""
     heads = (
-        "streamed completion",
-        "streams",
-        "first byte ms",
-        "to the child",
-        "MB/s",
-        "to the child",
-        "relay's CPU ms/MB",
+        *("streamed completion", "streams", "first ms", "99 %", "to the child", "gap ms", "99 %"),
+        *("events/s", "to the child", "CPU µs/event"),
     )
     table = Table(f"Streams of {tokens} events through a relay", heads)
     for count in STREAMS:
-        base = runs[names[0], count]
-        first0, speed0 = (servers.median_of([getattr(run, key) for run in base]) for key in ("first_ms", "bytes_per_s"))
+        first0 = _middle(runs[names[0], count], lambda run: run.first_ms[0])
+        rate0 = _middle(runs[names[0], count], lambda run: run.rate)
         for name in names:
             of_it = runs[name, count]
-            first = servers.median_of([run.first_ms for run in of_it])
-            speed = servers.median_of([run.bytes_per_s for run in of_it])
-            cpu = "-" if name == names[0] else f"{servers.median_of([run.cpu_ms_per_mb for run in of_it]):.1f}"
-            table.add(
-                name, str(count), f"{first:.2f}", ratio(first, first0), f"{speed / 1e6:.2f}", ratio(speed, speed0), cpu
+            first, first99, gap, gap99, rate, cpu = (_middle(of_it, what) for what in FIGURES)
+            times = (f"{first:.2f}", f"{first99:.2f}", ratio(first, first0), f"{gap:.2f}", f"{gap99:.2f}")
+            used = "-" if name == names[0] else f"{cpu:.1f}"
+            table.add(name, str(count), *times, f"{rate:,.0f}", ratio(rate, rate0), used)
+        if NAMES[3] in names:
+            plain, seen = (_middle(runs[name, count], lambda run: run.gap_ms[1]) for name in NAMES[2:])
+            verdict = "kept" if seen - plain < VIEW_MS_MAX else "MISSED"
+            table.notes.append(
+                f"{count} streams: with the screen 99 % of the gaps are {seen - plain:+.2f} ms longer, "
+                f"aim {VIEW_MS_MAX:g}, {verdict}"
             )
     table.notes.append(f"medians of {rounds} rounds, taken in turns; the child's own speed is what it can generate")
     return table
 
 
-def bench(folder: Path, rounds: int, seconds: int, tokens: int) -> list[Table]:
-    """All of it."""
-    models = servers.tiny_models(folder / "models", (MODEL,))
+def held_table(folder: Path, most: int) -> Table:
+    """Memory of llmtop while streams are open."""
+    preset = folder / "silent.ini"
+    script = Path(__file__).with_name("silent_child.py")
+    preset.write_text(f"[silent]\ncmd = {shlex.join([sys.executable, str(script)])} ${{PORT}}\n")
+    table = Table("Memory of llmtop by open streams", ("streams", "MiB", "KiB a stream"))
+    (folder / "none").mkdir()
+    options = ("--models-preset", str(preset))
+    with servers.running(lambda: servers.start_llmtop(folder, folder / "none", 1, options=options)) as (server,):
+        body = {"model": "silent", "prompt": "abc", "stream": True}
+        held = streams.Held(server.port)
+        try:
+            held.open(1, "/v1/completions", body)
+            base = servers.pss_bytes(server.process.pid)
+            table.add("1", f"{base / 2**20:.1f}", "-")
+            for count in range(HELD_STEP, most + 1, HELD_STEP):
+                held.open(HELD_STEP, "/v1/completions", body)
+                size = servers.pss_bytes(server.process.pid)
+                table.add(f"{count:,}", f"{size / 2**20:.1f}", f"{(size - base) / 1024 / count:.1f}")
+        finally:
+            held.close()
+    return table
+
+
+@contextlib.contextmanager
+def with_view(folder: Path, models: Path) -> Generator[Relay]:
+    """Llmtop with its screen, in a terminal of its own."""
+    port = free_port()
+    argv = [sys.executable, "-m", "llmtop_tui", "--models-dir", str(models), "--models-max", "1", "--port", str(port)]
+    argv += ["--llama-server", servers.real_server(), "--", *CHILD_ARGS]
+    env = servers.child_env(folder) | {"LLMTOP_STATE_DIR": str(folder / "state-view"), "TERM": "xterm-256color"}
+    terminal = Terminal(argv, env)
+    try:
+        if terminal.until(b"QUEUE", servers.START_S) is None:
+            raise RuntimeError("llmtop's screen did not show")
+        yield Relay(NAMES[3], port, terminal.pid)
+    finally:
+        family = psutil.Process(terminal.pid).children(recursive=True)
+        terminal.close()
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def peer_of(text: str) -> Relay:
+    """A peer by ``NAME=URL``; its process is the one that listens there.
+
+    Raises:
+        ValueError: It is not of that form, or nobody of this user listens there.
+    """
+    name, _, url = text.partition("=")
+    port = urlsplit(url).port
+    if not name or port is None:
+        raise ValueError(f"want NAME=URL with a port, not {text!r}")
+    for found in psutil.net_connections("tcp"):
+        here = found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port
+        if here and found.pid is not None:
+            return Relay(name, port, found.pid)
+    raise ValueError(f"nothing of yours listens on port {port}")
+
+
+def tokenize_script(folder: Path) -> Path:
+    """What wrk is to send."""
     script = folder / "tokenize.lua"
     body = json.dumps({"model": MODEL, "content": "hello world"})
     script.write_text(f"wrk.method = 'POST'\nwrk.body = '{body}'\nwrk.headers['Content-Type'] = 'application/json'\n")
-    with servers.running(
-        lambda: servers.start_child(folder, models / f"{MODEL}.gguf"),
-        lambda: servers.start_router(folder, models, 1),
-        lambda: servers.start_llmtop(folder, models, 1),
-    ) as every:
-        for server in every:
-            server.asked("/tokenize", {"model": MODEL, "content": "x"})
-            streams(server, 1, 20)
-        names = [server.name for server in every]
+    return script
+
+
+def bench(folder: Path, rounds: int, seconds: int, tokens: int, peers: Sequence[Relay]) -> list[Table]:
+    """Small requests and streams."""
+    models = servers.tiny_models(folder / "models", (MODEL,))
+    script = tokenize_script(folder)
+    with contextlib.ExitStack() as stack:
+        started = stack.enter_context(
+            servers.running(
+                lambda: servers.start_child(folder, models / f"{MODEL}.gguf", CHILD_ARGS),
+                lambda: servers.start_router(folder, models, 1, CHILD_ARGS),
+                lambda: servers.start_llmtop(folder, models, 1, CHILD_ARGS),
+            )
+        )
+        every = [Relay(server.name, server.port, server.process.pid) for server in started]
+        every += [stack.enter_context(with_view(folder, models)), *peers]
+        for relay in every:
+            stream_run(relay, 1, 20)
+        names = [relay.name for relay in every]
         tables: list[Table] = []
         if shutil.which("wrk"):
             small: dict[tuple[str, int], list[Small]] = {(n, c): [] for n in names for c in CONNECTIONS}
             for _ in range(rounds):
                 for connections in CONNECTIONS:
-                    for server in every:
-                        small[server.name, connections].append(small_requests(server, connections, seconds, script))
+                    for relay in every:
+                        small[relay.name, connections].append(small_requests(relay, connections, seconds, script))
             tables.append(small_table(small, names, rounds))
         else:
             sys.stderr.write("wrk is not installed (apt or brew install wrk): small requests are left out\n")
         long: dict[tuple[str, int], list[Stream]] = {(n, c): [] for n in names for c in STREAMS}
         for _ in range(rounds):
             for count in STREAMS:
-                for server in every:
-                    long[server.name, count].append(streams(server, count, tokens))
+                for relay in every:
+                    long[relay.name, count].append(stream_run(relay, count, tokens))
         return [*tables, stream_table(long, names, rounds, tokens)]
 
 
@@ -250,10 +329,20 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds ({ROUNDS})")
     arguments.add_argument("--seconds", type=int, default=SECONDS, help=f"how long each run of wrk lasts ({SECONDS})")
     arguments.add_argument("--tokens", type=int, default=TOKENS, help=f"events of a stream ({TOKENS})")
+    arguments.add_argument("--held", type=int, default=HELD, help=f"streams that stay open ({HELD}; 0: none)")
+    arguments.add_argument(
+        "--peer", metavar="NAME=URL", action="append", default=[], help="another relay that serves ash; may be repeated"
+    )
     given = arguments.parse_args()
     where = machine()
+    try:
+        peers = [peer_of(text) for text in given.peer]
+    except ValueError as error:
+        arguments.error(str(error))
     with servers.scratch("relay") as name:
-        tables = bench(Path(name), given.rounds, given.seconds, given.tokens)
+        tables = bench(Path(name), given.rounds, given.seconds, given.tokens, peers)
+        if given.held and sys.platform == "linux":
+            tables.append(held_table(Path(name), given.held))
     publish(tables, given.markdown, where)
     return 0
 

@@ -87,7 +87,7 @@ def test_files_are_looked_at_again_only_when_they_changed(tmp_path: Path) -> Non
     path = write_model(tmp_path, "A")
     spec = ModelSpec("A", path=str(path), files=(str(path),))
     check = FileCheck(told.append)
-    check.first(spec)
+    check.whole(spec)
     assert check.again(spec) is spec
     assert told == []
     path.write_bytes(b"not a model at all")
@@ -102,8 +102,36 @@ def test_files_are_looked_at_again_only_when_they_changed(tmp_path: Path) -> Non
 
 def test_a_problem_found_at_the_start_is_told_at_once() -> None:
     told: list[Checked] = []
-    FileCheck(told.append).first(ModelSpec("A", problem="not a GGUF file"))
+    FileCheck(told.append).whole(ModelSpec("A", problem="not a GGUF file"))
     assert [(t.model, t.failure.message) for t in told if t.failure] == [("A", "not a GGUF file")]
+
+
+def test_a_problem_that_goes_without_a_change_of_the_file_is_noticed(tmp_path: Path) -> None:
+    """A download's companion file vanishes when it is done."""
+    told: list[Checked] = []
+    path = write_model(tmp_path, "A")
+    unfinished = ModelSpec("A", path=str(path), files=(str(path),), problem="still being downloaded")
+    check = FileCheck(told.append)
+    check.whole(unfinished)
+    fresh = check.again(unfinished)
+    assert not fresh.problem
+    assert told[-1].failure is None
+    assert check.again(fresh) is fresh
+
+
+def test_a_file_that_is_cut_short_stays_so_until_it_changes(tmp_path: Path) -> None:
+    told: list[Checked] = []
+    path = write_model(tmp_path, "A")
+    spec = ModelSpec("A", path=str(path), files=(str(path),))
+    check = FileCheck(told.append)
+    check.whole(spec, "A.gguf: cut short: tensor 'x' goes beyond the end of the file")
+    assert check.again(spec) is spec
+    assert len(told) == 1
+    assert told[0].failure is not None
+    assert (told[0].failure.kind, "download" in told[0].failure.hint) == ("bad_file", True)
+    path.write_bytes(path.read_bytes() + b"more")
+    check.again(spec)
+    assert told[-1].failure is None
 
 
 async def test_the_access_log_is_private_and_says_what_it_could_not_keep(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from llmtop.config.spec import Settings
 from llmtop.frontdoor import server as servers
 from llmtop.frontdoor.gate import Upstream
+from llmtop.frontdoor.pool import FORGOTTEN_KEPT, Pool
 from llmtop.frontdoor.server import FrontDoor
-from llmtop.frontdoor.upstream import FORGOTTEN_KEPT, Pool
 from llmtop.testing.frontdoor import FakeChild, House, house, request
 
 pytestmark = pytest.mark.anyio

@@ -150,7 +150,23 @@ def test_the_exposition_is_what_prometheus_reads() -> None:
     assert ("llmtop_budget_bytes", ()) not in found, "what is not known is missing, not 0"
 
 
+def test_the_relays_own_part_is_counted_for_what_a_child_was_asked() -> None:
+    stage = Stage()
+    for relay_s in (15e-6, 60e-6, 60e-6, 2.0, 0.0):
+        stage.meters.answer("A", 200, 0, 10.0, 0, relay_s)
+    found = stage.samples()
+    at_most = {
+        float(dict(labels)["le"]): int(value)
+        for (name, labels), value in found.items()
+        if name == "llmtop_relay_overhead_seconds_bucket"
+    }
+    assert list(at_most)[-1] == float("inf")
+    assert (at_most[20e-6], at_most[50e-6], at_most[100e-6], at_most[50e-3], at_most[float("inf")]) == (1, 1, 3, 3, 4)
+    assert found["llmtop_relay_overhead_seconds_count", ()] == 4
+    assert found["llmtop_relay_overhead_seconds_sum", ()] == pytest.approx(2.000135)
+
+
 def test_counting_costs_a_request_next_to_nothing() -> None:
     meters = Meters()
-    runs = timeit.repeat(lambda: meters.answer("A", 200, 12, 34.5, 20), number=2000, repeat=20)
+    runs = timeit.repeat(lambda: meters.answer("A", 200, 12, 34.5, 20, 5e-5), number=2000, repeat=20)
     assert min(runs) / 2000 * 1e6 < ANSWER_US_MAX

@@ -109,7 +109,8 @@ class EngineControl:
         """End a request."""
         serial = int(request_id) if request_id.isascii() and request_id.isdigit() and len(request_id) < 19 else 0
         if serial not in self._engine.tickets:
-            return Reply(False, refusal=Refusal("not_found", f"no request {request_id[:40]}: it is over, or never was"))
+            gone = f"no request {request_id[:40]!r}: it is over, or never was"
+            return Reply(False, refusal=Refusal("not_found", gone))
         return _reply(self._engine.feed(events.Cancel(serial)))
 
     def log(self, model_id: str, after_seq: int) -> tuple[LogLine, ...]:

@@ -104,12 +104,13 @@ class Deeds:
         return want.bytes + sum(i.reserved for i in room.staying(w)) + stranded <= w.room
 
     def _grant(self, action: act.Grant) -> None:
-        ticket, child = self._engine.tickets.get(action.request), self._engine.children.get(action.instance)
+        engine = self._engine
+        ticket, child = engine.tickets.get(action.request), engine.children.get(action.instance)
         if ticket is not None and child is not None:
-            i = self._engine.machine.world.instances[action.instance]
+            i = engine.machine.world.instances[action.instance]
             waited_for_it = i.ready_at > ticket.arrived_at
             load_s = i.ready_at - max(i.spawned_at, ticket.arrived_at) if waited_for_it else 0.0
-            ticket.grant(child, self._engine.now(), load_s)
+            ticket.grant(child, engine.now(), load_s)
 
     def _refuse(self, action: act.Refuse) -> None:
         ticket = self._engine.tickets.pop(action.request, None)

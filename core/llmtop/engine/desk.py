@@ -12,6 +12,7 @@ from llmtop.memory.books import Baseline, Books
 from llmtop.memory.budget import Alone, Effective, Held, effective, look_alone
 from llmtop.memory.devices import Devices, ask_devices
 from llmtop.memory.estimate import Headers, estimate
+from llmtop.memory.gguf import CutShort, GgufError
 from llmtop.memory.learned import Learned
 from llmtop.memory.probe import choose
 from llmtop.memory.sample import Sample
@@ -61,6 +62,17 @@ class Desk:
         """Stop reading."""
         await self.watch.stop()
         self.learned.close()
+
+    def cut_short(self, spec: ModelSpec) -> str:
+        """Say of a model whose file is not all there that it is so; reads its header, as ``facts`` does."""
+        try:
+            if spec.path and not spec.problem:
+                self._headers.get(spec.path)
+        except CutShort as error:
+            return str(error)
+        except GgufError:
+            pass  # a header that is beyond us may be within a newer server
+        return ""
 
     def facts(self, spec: ModelSpec) -> Facts:
         """What is known of a model's size and habits; reads its header, so it belongs in a worker thread."""

@@ -32,6 +32,9 @@ TICK_S = 0.001
 """Resolution of the loop's timers [s]."""
 PUBLISH_S = 0.1
 """Views hear of a change at most this often [s]."""
+_OF_A_REQUEST = frozenset((events.Arrived, events.Left))
+_GRANTS = {act.Grant}
+_Look = tuple[ModelSpec, events.Facts, str]
 
 
 class Engine:
@@ -71,7 +74,7 @@ class Engine:
         self._serial = 0
         self._later: deque[events.Event] = deque()
         self._busy = False
-        self._turned = asyncio.Event()
+        self._turned: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,9 +83,8 @@ class Engine:
         self._publish: asyncio.TimerHandle | None = None
         self._second: asyncio.TimerHandle | None = None
 
-    def now(self) -> float:
-        """Time of the scheduler's events [s]: finer than the clock of uvloop's loop, whose milliseconds make ties."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """Time of the scheduler's events [s]: finer than the clock of uvloop's loop, whose milliseconds make ties."""
 
     # --- life
 
@@ -91,30 +93,39 @@ class Engine:
         server = self.configuration.server.path if self.configuration.server is not None else ""
         await self.desk.start(server, self.on_sample)
         specs = list(self.specs.values())
-        for facts in await asyncio.to_thread(lambda: [self.desk.facts(spec) for spec in specs]):
-            self._know(facts)
+        self._know(await self._look(specs))
         for warning in self.settings.warnings:
             self.note("note", "", warning)
         if self.desk.watch.latest is not None:
             self.on_sample(self.desk.watch.latest)
         self._second = self.loop.call_later(1.0, self._every_second)
 
-    def _know(self, facts: events.Facts) -> None:
-        """Tell the scheduler of a model, and whether its files are in order."""
-        spec = self.specs[facts.name]
-        self.feed(events.Configured(facts))
-        self._files.first(spec)
+    async def _look(self, specs: Sequence[ModelSpec]) -> list[_Look]:
+        """Read the headers of models: what is known of them, and whether a file is cut short."""
+        desk = self.desk
+        return await asyncio.to_thread(lambda: [(spec, desk.facts(spec), desk.cut_short(spec)) for spec in specs])
+
+    def _know(self, looks: Sequence[_Look]) -> None:
+        """Tell the scheduler of models, and whether their files are in order."""
+        for spec, facts, cut_short in looks:
+            self.feed(events.Configured(facts))
+            self._files.whole(spec, cut_short)
+
+    async def _know_again(self, spec: ModelSpec) -> None:
+        """A file was replaced: its size and wholeness are read anew, unless the configuration is faster."""
+        looks = await self._look([spec])
+        if self.specs.get(spec.id) is spec:
+            self._know(looks)
 
     async def reconfigure(self, fresh: Configuration) -> bool:
         """Take a configuration that was read again; only models that changed are touched. True when anything did."""
         before, after = self.configuration.catalog.models, fresh.catalog.models
         changed = [spec for name, spec in after.items() if before.get(name) != spec]
-        known = await asyncio.to_thread(lambda: [self.desk.facts(spec) for spec in changed])
+        looks = await self._look(changed)
         gone = [name for name in before if name not in after]
         self.configuration, self.settings = fresh, fresh.settings
         self.specs.update(after)
-        for facts in known:
-            self._know(facts)
+        self._know(looks)
         for name in gone:
             self.feed(events.Removed(name))
         if (limits := _limits(fresh.settings)) != self.machine.world.limits:
@@ -139,9 +150,9 @@ class Engine:
 
     async def _something_ends(self, timeout_s: float) -> None:
         """Wait for an event of the scheduler, a while at most."""
+        self._turned = asyncio.Event()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._turned.wait(), timeout_s)
-        self._turned.clear()
 
     async def aclose(self) -> None:
         """Let go of everything; the children are gone."""
@@ -177,22 +188,29 @@ class Engine:
                 self._step(self._later.popleft())
         finally:
             self._busy = False
-        self._turned.set()
-        self._set_timer()
-        self.changed()
+        if self._turned is not None:
+            self._turned.set()
+        if self._timer is not None or self.machine.world.wake_at is not None:
+            self._set_timer()
+        if self._listeners:
+            self.changed()
         return actions
 
     def _step(self, event: events.Event) -> Sequence[act.Action]:
         now = self.now()
         actions = self.machine.handle(event, now)
-        routine = isinstance(event, (events.Arrived, events.Left)) and all(type(a) is act.Grant for a in actions)
-        if not routine:
-            self.meters.step(event, actions, self.machine.world, self.children, now)
+        if type(event) in _OF_A_REQUEST and (not actions or {*map(type, actions)} == _GRANTS):
+            for action in actions:  # most steps grant or end one request, and there can be thousands of them a second
+                self.deeds.table[act.Grant](action)
+            if self.chronicle.recorder is not None:
+                self.chronicle.step(event, actions, now, routine=True)
+            return actions
+        self.meters.step(event, actions, self.machine.world, self.children, now)
         for action in actions:
             perform = self.deeds.table.get(type(action))
             if perform is not None:
                 perform(action)
-        self.chronicle.step(event, actions, now, routine=routine)
+        self.chronicle.step(event, actions, now, routine=False)
         if any(type(a) is act.Spawn for a in actions):
             self._check(actions)
         return actions
@@ -246,8 +264,10 @@ class Engine:
         good = None if status in (CLIENT_LEFT, 502) else status < 500
         if status >= 500:
             self.errors_total += 1
-        child = self.children.get(ticket.instance) if ticket.instance is not None else None
-        if child is not None and status not in (CLIENT_LEFT, 502):
+        child = self.children.get(ticket.instance)
+        if child is not None and status == CLIENT_LEFT:
+            child.left_at = self.now()
+        elif child is not None and status != 502:
             worrying = child.judge(status)
             if compute_error:
                 self.feed(events.Sick(child.instance, Failure("sick", "answers Compute error.", at=time.time())))
@@ -262,6 +282,7 @@ class Engine:
             fresh = self._files.again(spec)
             if fresh is not spec:
                 self.specs[model] = self.configuration.catalog.models[model] = fresh
+                self.background(self._know_again(fresh))
 
     # --- memory
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
+from llmtop.children.patterns import DOWNLOAD
 from llmtop.config.discovery import recheck
 from llmtop.config.spec import ModelSpec
 from llmtop.scheduler.events import Checked
@@ -26,19 +27,24 @@ class FileCheck:
         self._tell = tell
         self._seen: dict[str, Signature] = {}
 
-    def first(self, spec: ModelSpec) -> None:
-        """A model as it was found: its problem, if it has one, is told."""
+    def whole(self, spec: ModelSpec, cut_short: str = "") -> None:
+        """A whole look at a model: its problem, or that a file is ``cut_short``, is told."""
         self._seen[spec.id] = _signature(spec)
-        if spec.problem:
+        if cut_short:
+            self._tell(Checked(spec.id, Failure("bad_file", cut_short, at=time.time(), hint=DOWNLOAD)))
+        elif spec.problem:
             self._tell(Checked(spec.id, file_failure(spec)))
 
     def again(self, spec: ModelSpec) -> ModelSpec:
-        """Look again, if its files changed; gives the model as it is now."""
+        """A quick look, if its files changed or it had a problem; gives the model as it is now."""
         signature = _signature(spec)
-        if self._seen.get(spec.id) == signature:
+        changed = self._seen.get(spec.id) != signature
+        if not changed and not spec.problem:
             return spec
         self._seen[spec.id] = signature
         fresh = recheck(spec)
+        if not changed and fresh.problem == spec.problem:
+            return spec
         self._tell(Checked(spec.id, file_failure(fresh) if fresh.problem else None))
         return fresh
 

@@ -86,7 +86,8 @@ class EngineGate:
         load_ms: int,
         total_ms: float,
         tokens: int = 0,
+        relay_s: float = 0.0,
     ) -> None:
         """One line for the access log, and the counters."""
-        self._engine.meters.answer(model, status, queue_ms, total_ms, tokens)
+        self._engine.meters.answer(model, status, queue_ms, total_ms, tokens, relay_s)
         self._access(request, model, path, status, queue_ms, load_ms, total_ms)

@@ -14,6 +14,7 @@ from llmtop.scheduler.state import World
 WAIT_S = (0.005, 0.05, 0.25, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
 LOAD_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+RELAY_S = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3)
 """Upper bounds of histograms [s]; what is above the last counts in a bucket of its own."""
 FAILURES = frozenset(("oom", "bad_file", "bad_argument", "port", "killed", "timeout", "crash", "sick", "not_found"))
 """Classes of failures that get a label; any other one counts as ``other``."""
@@ -74,6 +75,7 @@ class Meters:
         stops: Children that are gone, by the last word they were given; ``exit`` when there was none.
         failures: Failed loads, crashes and sick children, by class.
         refusals: Requests refused or cut, by error type.
+        relay: What the front door itself took of each request that a child answered.
     """
 
     def __init__(self) -> None:
@@ -83,6 +85,7 @@ class Meters:
         self.stops: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
+        self.relay = Histogram(RELAY_S)
 
     def model(self, name: str) -> ModelMeters:
         """The meters of a known model."""
@@ -91,13 +94,17 @@ class Meters:
             found = self.models[name] = ModelMeters()
         return found
 
-    def answer(self, model: str, status: int, queue_ms: int, total_ms: float, tokens: int) -> None:
-        """A request is over. Waits and total in milliseconds."""
+    def answer(
+        self, model: str, status: int, queue_ms: int, total_ms: float, tokens: int, relay_s: float = 0.0
+    ) -> None:
+        """A request is over. Waits and total in milliseconds; ``relay_s`` 0 where it never reached a child."""
         meters = self.models.get(model) or self.model(model)
         meters.answers[0 if status == CLIENT_LEFT else status // 100 % 10] += 1
         meters.waits.see(queue_ms / 1000)
         meters.requests.see(total_ms / 1000)
         meters.tokens += tokens
+        if relay_s:
+            self.relay.see(relay_s)
 
     def step(
         self,

@@ -10,6 +10,7 @@ Labels carry the ids of configured models and words of llmtop's own, so that no 
 | `llmtop_refusals_total` | counter | type | requests refused by the queue, or cut, by error type |
 | `llmtop_queue_wait_seconds` | histogram | model | from arrival to grant (load included), refusal or leaving |
 | `llmtop_request_seconds` | histogram | model | from arrival to the end of the answer: what a client waits |
+| `llmtop_relay_overhead_seconds` | histogram | | what llmtop itself takes of a request, its waits left out |
 | `llmtop_load_seconds` | histogram | model | from spawn to ready |
 | `llmtop_tokens_generated_total` | counter | model | as answers tell (`timings`, `usage`) |
 | `llmtop_swaps_total` | counter | | loads begun |
@@ -132,7 +133,13 @@ class _Engine(Collector):
             tokens.add_metric([name], meters.tokens)
             for family, histogram in ((waits, meters.waits), (total, meters.requests), (loads, meters.loads)):
                 family.add_metric([name], _buckets(histogram), histogram.total)
-        yield from (answers, tokens, waits, total, loads)
+        own = HistogramMetricFamily(
+            "llmtop_relay_overhead_seconds",
+            "From grant to the child, and from its first bytes to the client.",
+            buckets=_buckets(self._engine.meters.relay),
+            sum_value=self._engine.meters.relay.total,
+        )
+        yield from (answers, tokens, waits, total, own, loads)
 
 
 def _labelled(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from llmtop.engine.driver import Engine
 
 
+ABORT_S = 2.0
+"""A child that ends so soon after a client left may have died of it [s]."""
+
+
 class NewsDesk:
     """Takes what the supervisor tells. News of a child that is forgotten is dropped."""
 
@@ -80,6 +84,10 @@ class NewsDesk:
         self._feed(events.Stuck(item.instance))
 
     def _exited(self, child: ChildRecord, item: news.Exited) -> None:
+        after = None if item.asked or child.left_at is None else self._engine.now() - child.left_at
+        if after is not None and after < ABORT_S and child.spec.on_client_abort == "cancel":
+            text = f"{child.spec.id} ended {after:.1f} s after a client left in the middle of an answer"
+            self._engine.note("note", child.spec.id, f"{text}; on-client-abort = drain in its preset spares it that")
         self._feed(events.Exited(item.instance, None if item.asked else item.failure))
 
     def _oom(self, child: ChildRecord, item: news.OomSeen) -> None:

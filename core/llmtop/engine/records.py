@@ -48,6 +48,8 @@ class ChildRecord:
     """The footprint at which its growth was last told of [bytes]."""
     fails: int = 0
     answered: bool = False
+    left_at: float | None = None
+    """When a client last left in the middle of an answer [s]."""
 
     def started(self, pid: int, port: int, args: tuple[str, ...], api_key: str) -> None:
         """The process exists."""
@@ -68,22 +70,11 @@ class ChildRecord:
 class Ticket:
     """One request, from its admission to its end; the engine's side of ``frontdoor.gate.Ticket``."""
 
-    __slots__ = (
-        "_on_close",
-        "arrived_at",
-        "client",
-        "closed",
-        "cut",
-        "granted",
-        "granted_at",
-        "id",
-        "instance",
-        "load_s",
-        "model",
-        "path",
-        "serial",
-        "stream",
-    )  # fmt: skip
+    granted_at: float | None = None
+    instance: int = 0
+    """The child it was granted; 0 before."""
+    load_s = 0.0
+    closed = False
 
     def __init__(
         self,
@@ -103,10 +94,6 @@ class Ticket:
         self.granted: Future[Grant] = loop.create_future()
         self.cut: Future[Refusal] = loop.create_future()
         self.arrived_at = now
-        self.granted_at: float | None = None
-        self.instance: int | None = None
-        self.load_s = 0.0
-        self.closed = False
         self._on_close = on_close
 
     def grant(self, child: ChildRecord, now: float, load_s: float) -> None:
@@ -115,7 +102,7 @@ class Ticket:
         assert child.upstream is not None
         if not self.granted.done():
             queue_ms = round((now - self.arrived_at) * 1000)
-            self.granted.set_result(Grant(child.upstream, queue_ms, min(queue_ms, round(load_s * 1000))))
+            self.granted.set_result(Grant(child.upstream, queue_ms, min(queue_ms, round(load_s * 1000)), now))
 
     def refuse(self, refusal: Refusal) -> None:
         """No."""

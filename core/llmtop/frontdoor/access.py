@@ -7,7 +7,7 @@ import hmac
 from llmtop.config.spec import Settings
 from llmtop.errors import Refusal, Refused
 from llmtop.frontdoor.head import RequestHead
-from llmtop.frontdoor.routes import Kind, Route
+from llmtop.frontdoor.routes import Kind, Route, query_of
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
@@ -94,10 +94,9 @@ class Access:
             and not self._known(head.one.get(b"host", b"").lower())
         ):
             raise Refused(Refusal("forbidden", "requests for this Host are refused; --allow-host adds one"))
-        if not keyed and b"reload" in head.query and head.header(b"sec-fetch-site") in (b"cross-site", b"same-site"):
-            raise Refused(
-                Refusal("forbidden", "another site's page may not ask for a reload")
-            )  # images carry no Origin
+        from_page = head.query and not keyed and head.header(b"sec-fetch-site") in (b"cross-site", b"same-site")
+        if from_page and "reload" in query_of(head):  # an image's request carries no Origin
+            raise Refused(Refusal("forbidden", "another site's page may not ask for a reload"))
         if route.kind is Kind.CONTROL and head.method == "POST":
             kind = head.one.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if kind != b"application/json":

@@ -14,7 +14,7 @@ from llmtop.frontdoor.head import RequestHead
 from llmtop.frontdoor.tap import Tap
 
 _STATUS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in http.HTTPStatus}
-_SSE = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
+_SSE = b"content-type: text/event-stream\r\ncache-control: no-cache\r\n"
 
 
 class Out(Protocol):
@@ -22,6 +22,10 @@ class Out(Protocol):
 
     def send(self, data: bytes) -> None:
         """Write; the connection holds what the client does not take yet."""
+        ...
+
+    def next_id(self) -> str:
+        """An id for an answer that has no ticket's."""
         ...
 
     def cut(self, *, reset: bool) -> None:
@@ -58,39 +62,25 @@ class Answer:
         status: As sent; 0 before.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_cors",
-        "_head",
-        "_out",
-        "_until_close",
-        "close",
-        "request_id",
-        "sse",
-        "started",
-        "status",
-        "streamed",
-        "waiting",
-    )
+    started = False
+    waiting = False
+    streamed = False
+    sse = False
+    status = 0
+    _chunked = False
+    _until_close = False
 
-    def __init__(self, out: Out, head: RequestHead, request_id: str, cors: bytes) -> None:
+    def __init__(self, out: Out, head: RequestHead, cors: bytes) -> None:
         self._out = out
         self._head = head
         self._cors = cors
-        self._chunked = False
-        self._until_close = False
-        self.request_id = request_id
-        self.started = False
-        self.waiting = False
-        self.streamed = False
-        self.sse = False
+        self.request_id = ""
         self.close = not head.keep_alive
-        self.status = 0
 
     def head(
         self,
         status: int,
-        headers: Iterable[tuple[bytes, bytes]],
+        lines: bytes,
         *,
         length: int | None,
         times: tuple[int, int] | None,
@@ -100,35 +90,36 @@ class Answer:
 
         Args:
             status: HTTP status.
-            headers: Name and value, without those on framing and connection.
+            lines: Header lines, without those on framing and connection.
             length: Body bytes; None when not known before the end.
             times: Queue and load [ms]; None leaves them out.
             bodyless: There is no body whatever ``length`` says (204, 304, HEAD).
         """
         self.started = True
         self.status = status
-        lines = [_STATUS.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        lines += [b"%b: %b\r\n" % pair for pair in headers]
-        lines.append(b"X-Llmtop-Request-Id: %b\r\n" % self.request_id.encode())
+        out = b"%b%bX-Llmtop-Request-Id: %b\r\n" % (
+            _STATUS.get(status) or b"HTTP/1.1 %d \r\n" % status,
+            lines,
+            (self.request_id or self._out.next_id()).encode(),
+        )
         if times is not None:
-            lines.append(b"X-Llmtop-Queue-Ms: %d\r\nX-Llmtop-Load-Ms: %d\r\n" % times)
+            out += b"X-Llmtop-Queue-Ms: %d\r\nX-Llmtop-Load-Ms: %d\r\n" % times
         if self._cors:
-            lines.append(self._cors)
+            out += self._cors
         if length is not None:
             if status != 204:
-                lines.append(b"Content-Length: %d\r\n" % length)
+                out += b"Content-Length: %d\r\n" % length
         elif not bodyless:
             if self._head.minor:
                 self._chunked = True
-                lines.append(b"Transfer-Encoding: chunked\r\n")
+                out += b"Transfer-Encoding: chunked\r\n"
             else:
                 self._until_close = self.close = True
         if self.close:
-            lines.append(b"Connection: close\r\n")
+            out += b"Connection: close\r\n"
         elif not self._head.minor:
-            lines.append(b"Connection: keep-alive\r\n")
-        lines.append(b"\r\n")
-        return b"".join(lines)
+            out += b"Connection: keep-alive\r\n"
+        return out + b"\r\n"
 
     def frame(self, data: bytes) -> bytes:
         """Body bytes as they go on the wire."""
@@ -141,16 +132,18 @@ class Answer:
         return b"0\r\n\r\n" if self._chunked else b""
 
     def whole(
-        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, times: tuple[int, int] | None = None
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, times: tuple[int, int] = (0, 0)
     ) -> None:
-        """Send an answer of our own."""
-        out = self.head(status, headers, length=len(body), times=times)
+        """Send an answer of our own; one that never came to the gate has waited for nothing."""
+        lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+        out = self.head(status, lines, length=len(body), times=times)
         self._out.send(out if self._head.method == "HEAD" else out + body)
 
     def refuse(self, refusal: Refusal, *, times: tuple[int, int] | None = None) -> None:
         """Say why not: as an answer, or as an event where a stream's head is out. The exchange is over after it."""
         if not self.started:
-            self.whole(refusal.code, _refusal_headers(refusal), msgspec.json.encode(refusal.body()), times=times)
+            body = msgspec.json.encode(refusal.body())
+            self.whole(refusal.code, _refusal_headers(refusal), body, times=times or (0, 0))
         else:
             self.end_with_error(refusal.body())
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from llmtop.errors import Refusal, Refused
 
+if TYPE_CHECKING:
+    from llmtop.frontdoor.upstream import UpstreamConnection
+
 IN_MEMORY = 2**20
+PIECE = 256 * 1024
+"""So much of a body is written at a time [bytes]."""
 TOGETHER_MAX = 2 * 2**30
 
 
@@ -38,7 +43,7 @@ class Spool:
 
     def __init__(self, space: SpoolSpace) -> None:
         self._space = space
-        self._chunks = bytearray()
+        self._chunks: bytes | bytearray = b""  # most bodies come in one piece, which is kept as it is
         self._file: IO[bytes] | None = None
         self.size = 0
         self.sent = 0
@@ -54,13 +59,18 @@ class Spool:
         Raises:
             Refused: All bodies together hold too much, or the file cannot be written.
         """
-        space = self._space
+        space, size = self._space, self.size + len(data)
         if space.used + len(data) > space.limit:
             raise Refused(
                 Refusal("too_busy", f"waiting requests hold {space.limit >> 20} MiB already", retry_after_s=5)
             )
-        if self.size + len(data) <= IN_MEMORY and self._file is None:
-            self._chunks += data
+        if size <= IN_MEMORY and self._file is None:
+            if not self.size:
+                self._chunks = data
+            else:
+                if isinstance(self._chunks, bytes):
+                    self._chunks = bytearray(self._chunks)
+                self._chunks += data
         else:
             try:
                 self._write(data)
@@ -68,7 +78,7 @@ class Spool:
                 raise Refused(
                     Refusal("too_busy", f"cannot hold the request body: {error.strerror}", retry_after_s=5)
                 ) from None
-        self.size += len(data)
+        self.size = size
         space.used += len(data)
 
     def _write(self, data: bytes) -> None:
@@ -92,6 +102,32 @@ class Spool:
         self.sent += len(data)
         return data
 
+    def pump(self, child: UpstreamConnection, *, whole: bool, chunked: bool) -> bool:
+        """Write as much as the child takes now.
+
+        Args:
+            child: Where to.
+            whole: No more will be appended.
+            chunked: The body goes out in chunks.
+
+        Returns:
+            All of the body is out.
+
+        Raises:
+            OSError: The file cannot be read back.
+        """
+        while not child.full:
+            data = self.take(PIECE)
+            if data:
+                child.transport.write(framed(data, chunked=chunked))
+            elif whole:
+                if chunked:
+                    child.transport.write(b"0\r\n\r\n")
+                return True
+            else:
+                break
+        return False
+
     def whole(self) -> bytes:
         """All bytes in memory (all there are while ``in_file`` is False)."""
         return bytes(self._chunks)
@@ -104,7 +140,12 @@ class Spool:
         """Give everything back. Harmless when repeated."""
         self._space.used -= self.size
         self.size = self.sent = 0
-        self._chunks = bytearray()
+        self._chunks = b""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def framed(data: bytes, *, chunked: bool) -> bytes:
+    """Body bytes as they go on the wire."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import socket
 import struct
+import time
 from typing import TYPE_CHECKING, cast
 
 from llmtop.errors import Refusal, Refused
 from llmtop.frontdoor import head as heads
 from llmtop.frontdoor import planning, routes
 from llmtop.frontdoor.answer import Answer
-from llmtop.frontdoor.head import HEAD_BYTES_MAX, ChunkedBody, RequestHead
+from llmtop.frontdoor.head import HEAD_BYTES_MAX, ChunkedBody, RequestHead, Seen
 from llmtop.frontdoor.plan import Plan, too_large
 from llmtop.frontdoor.relay import Exchange
 
@@ -38,6 +39,7 @@ class ClientConnection(asyncio.Protocol):
         exchange: The request that is being answered.
         paused: More than ``READ_AHEAD`` waits for the client.
         peer: Its address.
+        received_at: When it sent something last, or the answer to what it had sent before was over [s, monotonic].
     """
 
     def __init__(self, door: FrontDoor) -> None:
@@ -48,8 +50,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._buffer = b""
         self._seen = 0
-        self._last_raw = b""
-        self._last_head = RequestHead()  # clients on one connection often repeat themselves to the byte
+        self._last = Seen()
+        self._last_head = RequestHead()
         self._last_plan: Plan | None = None
         self._left = 0
         self._chunks: ChunkedBody | None = None
@@ -57,7 +59,7 @@ class ClientConnection(asyncio.Protocol):
         self._unread = False
         self._discarding = False
         self._closed = False
-        self._since = door.loop.time()
+        self._since = self.received_at = time.monotonic()
         self._written = 0
         self._taken = 0
         self._taken_at = 0.0
@@ -106,9 +108,10 @@ class ClientConnection(asyncio.Protocol):
         """Called by the loop."""
         if self._discarding or self._closed:
             return
+        self.received_at = time.monotonic()
         # A head's time runs from its first byte, and empty lines are none.
         if self.exchange is not None or (not self._buffer and (data[0] > 0x20 or data.strip(b"\r\n"))):
-            self._since = self.door.loop.time()
+            self._since = self.received_at
         self._buffer = self._buffer + data if self._buffer else data
         self._advance()
 
@@ -168,9 +171,12 @@ class ClientConnection(asyncio.Protocol):
             self._seen = 0
             self._buffer = buffer[end + 4 :]
             raw = buffer[: end + 4]
-            if raw != self._last_raw:
+            digits = self._last.again(raw)
+            if digits is None:
                 self._last_head = heads.parse(raw)
-                self._last_raw, self._last_plan = raw, None
+                self._last, self._last_plan = Seen(raw), None
+            elif digits:  # whoever had the head before is over
+                self._last_head.length = int(digits)
         except Refused as refused:
             self._reject(refused.refusal)
             return False
@@ -181,14 +187,14 @@ class ClientConnection(asyncio.Protocol):
         """Answer what is no request, and listen no more."""
         head = RequestHead()
         head.keep_alive = False
-        Answer(self, head, self.door.next_id(), b"").refuse(refusal)
+        Answer(self, head, b"").refuse(refusal)
         self._buffer, self._unread = b"", True
         self._close()
 
     def _start(self, head: RequestHead) -> None:
         door = self.door
         door.requests += 1
-        answer = Answer(self, head, door.next_id(), door.access.cors(head) if b"origin" in head.one else b"")
+        answer = Answer(self, head, door.access.cors(head) if b"origin" in head.one else b"")
         try:
             plan = self._plan(head, answer)
         except Refused as refused:
@@ -218,9 +224,19 @@ class ClientConnection(asyncio.Protocol):
 
     def _plan(self, head: RequestHead, answer: Answer) -> Plan | None:
         """Who answers, None when it is answered already; all that the head can be refused for is refused here."""
+        plan = self._last_plan
+        if plan is None or self.door.closing:
+            plan = self._new_plan(head, answer)
+        if plan is None:
+            return None
+        if (head.length or 0) > plan.body_max:
+            raise Refused(too_large(plan.body_max))
+        if plan.by_body:  # nothing in it depends on what runs, nor on the length
+            self._last_plan = plan
+        return plan
+
+    def _new_plan(self, head: RequestHead, answer: Answer) -> Plan | None:
         door = self.door
-        if self._last_plan is not None and not door.closing:
-            return self._last_plan
         access = door.access
         if access.preflight(head):
             answer.whole(204, planning.PREFLIGHT, b"")
@@ -238,12 +254,7 @@ class ClientConnection(asyncio.Protocol):
         if route.kind is routes.Kind.HEALTH:
             answer.whole(200, _JSON, _HEALTH)
             return None
-        plan = planning.plan(door, head, route, answer)
-        if plan is not None and (head.length or 0) > plan.body_max:
-            raise Refused(too_large(plan.body_max))
-        if plan is not None and plan.by_body:  # nothing in it depends on what runs
-            self._last_plan = plan
-        return plan
+        return planning.plan(door, head, route, answer)
 
     def _skip_body(self, head: RequestHead) -> bool:
         """Pass over the body of a request that was answered without it; False when it has not come yet."""
@@ -290,6 +301,10 @@ class ClientConnection(asyncio.Protocol):
             self._written += len(data)
             self.transport.write(data)
 
+    def next_id(self) -> str:
+        """An id for an answer that has no ticket's."""
+        return self.door.next_id()
+
     def cut(self, *, reset: bool) -> None:
         """End the connection short of its answer's end, once what is written is on its way."""
         if self._closed:
@@ -310,7 +325,7 @@ class ClientConnection(asyncio.Protocol):
             self._answered(exchange.answer_out)
 
     def _answered(self, answer: Answer) -> None:
-        self._since = self.door.loop.time()
+        self._since = self.received_at = time.monotonic()
         if answer.close or self._unread or self.door.closing:
             self._close()
         elif self._buffer:

@@ -40,11 +40,13 @@ class Grant(msgspec.Struct, frozen=True):
         upstream: Where.
         queue_ms: From arrival to grant, load included [ms].
         load_ms: The load's part of that [ms]; 0 if the model was there.
+        at: When it was given [s, monotonic]; 0 for at once.
     """
 
     upstream: Upstream
     queue_ms: int = 0
     load_ms: int = 0
+    at: float = 0.0
 
 
 class Ticket(Protocol):
@@ -128,6 +130,7 @@ class Gate(Protocol):
         load_ms: int,
         total_ms: float,
         tokens: int = 0,
+        relay_s: float = 0.0,
     ) -> None:
         """One line for the access log and the metrics, after each request that was let in.
 
@@ -140,5 +143,7 @@ class Gate(Protocol):
             load_ms: The load's part of that [ms].
             total_ms: From arrival to the end [ms].
             tokens: Tokens generated, as the answer tells; 0 where it does not.
+            relay_s: The front door's own part: from the grant (or the whole request, if that came later) until it was
+                written to the child, and from the child's first bytes until they were written to the client [s].
         """
         ...

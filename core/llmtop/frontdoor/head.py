@@ -11,6 +11,7 @@ from llmtop.frontdoor.gate import Upstream
 
 HEAD_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 100
+LENGTH_DIGITS = 15
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _HEAD = re.compile(
@@ -19,7 +20,8 @@ _HEAD = re.compile(
     + _TOKEN
     + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n"
 )
-_DIGITS = re.compile(rb"[0-9]{1,15}")
+_DIGITS = re.compile(rb"[0-9]{1,%d}" % LENGTH_DIGITS)
+_LENGTH_LINE = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,%d})\r\n" % LENGTH_DIGITS, re.IGNORECASE)
 _IGNORED_UPGRADE = re.compile(rb"h2c", re.IGNORECASE)
 """Java's client offers it first and is content with HTTP/1.1: a server may ignore an upgrade (RFC 9110, 7.8)."""
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -50,11 +52,12 @@ def bad(message: str, *, type_: str = "invalid_request", status: int = 0) -> Ref
 
 
 class RequestHead:
-    """One request's head, checked. Nothing changes it once it is read.
+    """One request's head, checked. Nothing but ``length`` changes once it is read.
 
     Attributes:
         method: In capitals.
         target: As sent; ``path`` and ``query`` are its two halves, still percent-encoded.
+        shown: The path as text.
         minor: HTTP/1.x.
         headers: Names in lower case, values without white space around, in the order sent.
         one: The values of headers that may occur once.
@@ -63,13 +66,16 @@ class RequestHead:
         length: Body bytes announced; None when it comes in chunks.
     """
 
-    __slots__ = ("headers", "keep_alive", "length", "method", "minor", "one", "passed", "path", "query", "target")
+    __slots__ = (
+        "headers", "keep_alive", "length", "method", "minor", "one", "passed", "path", "query", "shown", "target"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.method = ""
         self.target = b""
         self.path = b""
         self.query = b""
+        self.shown = ""
         self.minor = 1
         self.headers: list[tuple[bytes, bytes]] = []
         self.one: dict[bytes, bytes] = {}
@@ -93,6 +99,35 @@ class RequestHead:
         return None
 
 
+class Seen:
+    """The text of a good head. What comes next on a connection often says the same, but for the digits of its length.
+
+    Args:
+        raw: The head, which was parsed: it has one length at most.
+    """
+
+    __slots__ = ("_after", "_before", "_digits", "_raw")
+
+    def __init__(self, raw: bytes = b"") -> None:
+        line = _LENGTH_LINE.search(raw)
+        start, end = line.span(1) if line is not None else (len(raw), len(raw))
+        self._raw = raw
+        self._before, self._digits, self._after = raw[:start], raw[start:end], raw[end:]
+
+    def again(self, raw: bytes) -> bytes | None:
+        """Whether this is the same head.
+
+        Returns:
+            The digits of its length, empty where it has none; None when it is another head.
+        """
+        if raw == self._raw:
+            return self._digits
+        if not self._digits or not raw.startswith(self._before) or not raw.endswith(self._after):
+            return None
+        digits = raw[len(self._before) : len(raw) - len(self._after)]
+        return digits if digits.isdigit() and len(digits) <= LENGTH_DIGITS else None
+
+
 def parse(raw: bytes) -> RequestHead:
     """Read a whole head, the empty line included.
 
@@ -112,6 +147,7 @@ def parse(raw: bytes) -> RequestHead:
     head.method = parser.get_method().decode("ascii")
     head.minor = 0 if raw[raw.index(b"\r\n") - 1] == 0x30 else 1
     head.path, _, head.query = head.target.partition(b"?")
+    head.shown = head.path.decode("ascii", "replace")
     _check(head)
     return head
 
@@ -180,25 +216,29 @@ def check_partial(raw: bytes, seen: int) -> None:
         raise bad("lines of a request head end with CR LF")
 
 
-def for_child(head: RequestHead, target: bytes, upstream: Upstream, length: int | None) -> bytes:
+def place_lines(upstream: Upstream) -> bytes:
+    """The header lines that every request to a child gets: its name, and its own key in place of the client's."""
+    host = f"{upstream.host}:{upstream.port}" if not upstream.uds else "localhost"
+    key = f"Authorization: Bearer {upstream.api_key}\r\n" if upstream.api_key else ""
+    return f"Host: {host}\r\n{key}".encode()
+
+
+def for_child(head: RequestHead, target: bytes, lines: bytes, length: int | None) -> bytes:
     """Write the head that the child gets.
 
     Args:
         head: The client's.
         target: Path and query to ask for.
-        upstream: The child; its own key takes the place of the client's.
+        lines: ``place_lines`` of the child.
         length: Body bytes; None sends it in chunks.
     """
-    host = f"{upstream.host}:{upstream.port}" if not upstream.uds else "localhost"
-    lines = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (head.method.encode(), target, host.encode()), head.passed]
-    if upstream.api_key:
-        lines.append(b"Authorization: Bearer %b\r\n" % upstream.api_key.encode())
     if length is None:
-        lines.append(b"Transfer-Encoding: chunked\r\n")
+        framing = b"Transfer-Encoding: chunked\r\n"
     elif length or head.method not in ("GET", "HEAD", "OPTIONS"):
-        lines.append(b"Content-Length: %d\r\n" % length)
-    lines.append(b"\r\n")
-    return b"".join(lines)
+        framing = b"Content-Length: %d\r\n" % length
+    else:
+        framing = b""
+    return b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (head.method.encode(), target, lines, head.passed, framing)
 
 
 class ChunkedBody:

@@ -13,6 +13,8 @@ from llmtop.frontdoor.gate import Gate
 from llmtop.frontdoor.head import bad
 
 _FIELD_BYTES_MAX = 256 * 1024
+_BOM = b"\xef\xbb\xbf"
+"""What shells on Windows write in front; the child's parser passes over it."""
 
 
 class Peek(msgspec.Struct):
@@ -30,6 +32,11 @@ class Scanner(Protocol):
 
     def feed(self, data: bytes) -> None:
         """Take the next piece."""
+        ...
+
+    @property
+    def so_far(self) -> Peek:
+        """What was found in what has come."""
         ...
 
     def finish(self) -> Peek:
@@ -55,7 +62,7 @@ def peek(body: bytes, content_type: bytes) -> Peek:
         form.feed(body)
         return form.finish()
     try:
-        return _decoder.decode(body)
+        return _decoder.decode(body[3:] if body[:3] == _BOM else body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise bad(
             f"the body is not a JSON object: {str(error)[:200]}" if body else "the body is empty: want a JSON object"
@@ -92,20 +99,46 @@ def model_of(found: Peek, query_model: str, gate: Gate) -> str:
 
 
 class Finder:
-    """Looks into one body: at once where it is small, piece by piece where it outgrows the memory."""
+    """Looks into one body: at once where it is small, piece by piece where it outgrows the memory.
 
-    def __init__(self, content_type: bytes) -> None:
+    Args:
+        content_type: Of the body.
+        tolerant: ``feed`` takes one that cannot be read for one in which nothing is found.
+    """
+
+    def __init__(self, content_type: bytes, *, tolerant: bool = False) -> None:
         self._content_type = content_type
         self._scanner: Scanner | None = None
+        self._tolerant = tolerant
 
     def feed(self, data: bytes, spool: Spool) -> None:
         """Told of each piece once the spool holds it."""
-        if self._scanner is not None:
-            self._scanner.feed(data)
-        elif spool.in_file:
-            self._scanner = scanner(self._content_type)
-            self._scanner.feed(spool.whole())
-            self._scanner.feed(data)
+        try:
+            if self._scanner is not None:
+                self._scanner.feed(data)
+            elif spool.in_file:
+                self._scan(spool).feed(data)
+        except Refused:
+            if not self._tolerant:
+                raise
+            self._give_up()
+
+    def asks_for_stream(self, spool: Spool) -> bool:
+        """The body asks for a stream, as far as it has come; a ``tolerant`` finder can tell."""
+        try:
+            return (self._scanner or self._scan(spool)).so_far.stream is True
+        except Refused:
+            self._give_up()
+            return False
+
+    def _scan(self, spool: Spool) -> Scanner:
+        self._scanner = scanner(self._content_type)
+        self._scanner.feed(spool.whole())
+        return self._scanner
+
+    def _give_up(self) -> None:
+        self._scanner = JsonScanner()
+        self._scanner.feed(b"[")  # no object: nothing is found in whatever follows
 
     def find(self, spool: Spool, *, lenient: bool) -> Peek:
         """What is in the body, now that it is whole; ``lenient`` takes one that cannot be read for an empty one.
@@ -166,11 +199,16 @@ class JsonScanner:
             else:
                 at = self._top(data, at)
 
+    @property
+    def so_far(self) -> Peek:
+        """What was found until now."""
+        return Peek(self._found.get("model"), self._found.get("stream"))
+
     def finish(self) -> Peek:
         """What was found."""
         if not self._is_object or self._depth:
             raise bad("the body is not a JSON object")
-        return Peek(self._found.get("model"), self._found.get("stream"))
+        return self.so_far
 
     def _keep(self, piece: bytes) -> None:
         if self._kept is not None:
@@ -268,9 +306,14 @@ class MultipartScanner:
         while self._step():
             pass
 
+    @property
+    def so_far(self) -> Peek:
+        """What was found until now."""
+        return Peek(self._found.get("model"), self._found.get("stream") in ("true", "True", "1") or None)
+
     def finish(self) -> Peek:
         """What was found."""
-        return Peek(self._found.get("model"), self._found.get("stream") in ("true", "True", "1") or None)
+        return self.so_far
 
     def _step(self) -> bool:
         """Go on by one part of a part; False when more bytes are needed."""

@@ -12,7 +12,7 @@ from llmtop.errors import Refusal
 from llmtop.frontdoor.body import SpoolSpace
 from llmtop.frontdoor.gate import Gate, Upstream
 from llmtop.frontdoor.last_known import LastKnown
-from llmtop.frontdoor.upstream import Pool
+from llmtop.frontdoor.pool import Pool
 
 if TYPE_CHECKING:
     from llmtop.frontdoor.relay import Exchange
@@ -27,6 +27,7 @@ class Plan(msgspec.Struct, frozen=True):
         upstream: Where to go without asking the gate for leave.
         by_body: The model's name is in the body (or in the query).
         early: Ask for leave before the body is whole.
+        stream: The head asks for a stream, unless the body says otherwise.
         query_model: ``?model=``, where the body names none.
         autoload: ``?autoload=``.
         body_max: Largest body [bytes].
@@ -39,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True):
     upstream: Upstream | None = None
     by_body: bool = False
     early: bool = False
+    stream: bool = False
     query_model: str = ""
     autoload: bool | None = None
     body_max: int = 0
@@ -52,6 +54,11 @@ class Client(Protocol):
     @property
     def peer(self) -> str:
         """Address of the client."""
+        ...
+
+    @property
+    def received_at(self) -> float:
+        """When the last bytes of the request came [s, monotonic]."""
         ...
 
     @property

@@ -60,10 +60,19 @@ def _upstream(shared: Shared, head: RequestHead) -> Plan:
                 Refusal("model_not_loaded", f"{model} is sleeping; this request does not wake it", status=409)
             )
         return Plan(target, model, upstream=place, body_max=IN_MEMORY)
-    # A small body that announces its length is looked at for its "stream"; a large one is not waited for.
+    # A small body that announces its length is waited for; of another one, what has come is looked at for its "stream"
+    # when it is time to let a waiting client know.
     early = head.length is None or head.length > IN_MEMORY
     autoload = routes.autoload_of(routes.query_of(head))
-    return Plan(target, model, early=early, autoload=autoload, body_max=shared.settings.max_body)
+    return Plan(
+        target, model, early=early, stream=_wants_events(head), autoload=autoload, body_max=shared.settings.max_body
+    )
+
+
+def _wants_events(head: RequestHead) -> bool:
+    """It takes a stream of events and nothing else, as a browser's EventSource does."""
+    accept = (head.header(b"accept") or b"").lower().split(b",")
+    return {kind.partition(b";")[0].strip() for kind in accept} == {b"text/event-stream"}
 
 
 def _observe(shared: Shared, head: RequestHead, route: Route, answer: Answer) -> Plan | None:
@@ -78,13 +87,8 @@ def _observe(shared: Shared, head: RequestHead, route: Route, answer: Answer) ->
         return Plan(head.target, model, upstream=place, body_max=IN_MEMORY, remember=not route.neutral)
     known = shared.last_known.get(model, head.target, place.key)
     if known is None:
-        raise Refused(
-            Refusal(
-                "model_not_loaded",
-                f"{model} is idle and asking it would keep it from its sleep; nothing is known yet",
-                status=409,
-            )
-        )
+        why = "sleeping and asking it would wake it" if place.asleep else "idle and asking it would keep it from sleep"
+        raise Refused(Refusal("model_not_loaded", f"{model} is {why}; nothing is known yet", status=409))
     age = max(0, int(shared.loop.time() - known.at))
     answer.whole(200, ((b"content-type", known.content_type), (b"age", b"%d" % age)), known.body)
     return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from llmtop.errors import Refusal, Refused
 from llmtop.frontdoor import head as heads
 from llmtop.frontdoor import names
 from llmtop.frontdoor.answer import Answer
-from llmtop.frontdoor.body import Spool
+from llmtop.frontdoor.body import PIECE, Spool, framed
 from llmtop.frontdoor.gate import Grant, Ticket, Upstream
 from llmtop.frontdoor.last_known import Known
 from llmtop.frontdoor.plan import Client, Plan, Shared, too_large
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from llmtop.frontdoor.head import RequestHead
 
 _log = logging.getLogger(__name__)
-_PIECE = 256 * 1024
 
 
 class Exchange:
@@ -33,34 +33,36 @@ class Exchange:
         over: Nothing more will happen.
     """
 
+    body_whole = False
+    over = False
+    _received = 0
+    _ticket: Ticket | None = None
+    _times: tuple[int, int] = (0, 0)
+    _connection: UpstreamConnection | None = None
+    _connecting: asyncio.Task[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _chunked = False
+    _body_sent = False
+    _dropped = False
+    _retried = False
+    _child_head = False
+    _draining = False
+    _tap: Tap | Tail | None = None
+    _heard_at = 0.0
+    _relay_s = 0.0
+
     def __init__(self, shared: Shared, client: Client, head: RequestHead, plan: Plan, answer: Answer) -> None:
         self._shared = shared
         self._client = client
         self._head = head
         self._plan = plan
         self._model = plan.model
-        self.answer_out = answer
-        self.body_whole = False
-        self.over = False
-        self._arrived = shared.loop.time()
-        self._spool = Spool(shared.space)
-        self._finder = (
-            names.Finder(head.one.get(b"content-type", b"")) if plan.upstream is None and not plan.early else None
-        )
-        self._received = 0
-        self._ticket: Ticket | None = None
-        self._times: tuple[int, int] = (0, 0)
         self._upstream = plan.upstream
-        self._connection: UpstreamConnection | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._chunked = False
-        self._body_sent = False
-        self._dropped = False
-        self._retried = False
-        self._child_head = False
-        self._draining = False
-        self._tap: Tap | Tail | None = None
+        self.answer_out = answer
+        self._arrived = self._ready_at = client.received_at
+        self._spool = Spool(shared.space)
+        kind = head.one.get(b"content-type", b"")
+        self._finder = names.Finder(kind, tolerant=plan.early) if plan.upstream is None else None
         shared.exchanges.add(self)
 
     @property
@@ -74,7 +76,7 @@ class Exchange:
         """The head is there and was found good."""
         if self._plan.early:
             try:
-                self._admit(self._plan.model, stream=False)
+                self._admit(self._plan.model, stream=self._plan.stream)
             except Refused as refused:
                 self.refuse(refused.refusal)
 
@@ -89,11 +91,11 @@ class Exchange:
         streams = connection is not None and not connection.full and self._received > heads.HEAD_BYTES_MAX
         if connection is not None and streams and spool.sent == spool.size:
             self._dropped = True
-            connection.transport.write(self._piece(data))
+            connection.transport.write(framed(data, chunked=self._chunked))
             return None
         try:
             spool.append(data)
-            if self._finder is not None:
+            if self._finder is not None and self._upstream is None:
                 self._finder.feed(data, spool)
         except Refused as refused:
             return self.refuse(refused.refusal)
@@ -145,8 +147,7 @@ class Exchange:
         if not self._draining:
             if not self.body_whole:
                 self.answer_out.close = True
-            times = self._waits() if self._ticket is not None else None
-            self.answer_out.refuse(refusal, times=times)
+            self.answer_out.refuse(refusal, times=self._waits() if self._ticket is not None else None)
         self._end(499 if self._draining else refusal.code)
 
     # The gate.
@@ -154,17 +155,17 @@ class Exchange:
     def _ask(self) -> None:
         """All is known: go to the child, or ask for leave to."""
         plan = self._plan
+        self._ready_at = self._client.received_at
         if self._finder is None:
             return self._connect()
         found = self._finder.find(self._spool, lenient=not plan.by_body or bool(plan.query_model))
         model = names.model_of(found, plan.query_model, self._shared.gate) if plan.by_body else plan.model
-        return self._admit(model, stream=found.stream is True)
+        return self._admit(model, stream=found.stream is True or (found.stream is None and plan.stream))
 
     def _admit(self, model: str, *, stream: bool) -> None:
         self._model = model
-        path = self._head.path.decode("ascii", "replace")
         ticket = self._shared.gate.admit(
-            model, path=path, client=self._client.peer, stream=stream, autoload=self._plan.autoload
+            model, path=self._head.shown, client=self._client.peer, stream=stream, autoload=self._plan.autoload
         )
         self._ticket, self.answer_out.request_id = ticket, ticket.id
         if ticket.granted.done():
@@ -172,14 +173,15 @@ class Exchange:
             return
         ticket.granted.add_done_callback(self._granted)
         pause = self._shared.settings.heartbeat_s
-        if stream and pause > 0:
-            self._timer = self._shared.loop.call_later(pause, self._heartbeat, pause)
+        if pause > 0 and (stream or self._plan.early):
+            self._timer = self._shared.loop.call_later(pause, self._heartbeat, pause, stream)
 
-    def _heartbeat(self, pause: float) -> None:
+    def _heartbeat(self, pause: float, stream: bool) -> None:
         """The client of a stream has waited: let it know that somebody is there."""
         if self.answer_out.started or self._upstream is None:
-            self.answer_out.wait()
-            self._timer = self._shared.loop.call_later(pause, self._heartbeat, pause)
+            if stream := stream or (self._finder is not None and self._finder.asks_for_stream(self._spool)):
+                self.answer_out.wait()
+            self._timer = self._shared.loop.call_later(pause, self._heartbeat, pause, stream)
 
     def _granted(self, granted: asyncio.Future[Grant]) -> None:
         error = None if granted.cancelled() else granted.exception()
@@ -187,18 +189,19 @@ class Exchange:
             return
         if granted.cancelled():
             self.refuse(Refusal("request_cancelled", "the request was cancelled"))
-        elif isinstance(error, Refused):
-            self.refuse(error.refusal)
-        elif error is not None:
-            _log.error("a request was neither granted nor refused", exc_info=error)
-            self.refuse(Refusal("internal_error", "llmtop failed to schedule this request; its log says more"))
-        else:
+        elif error is None:
             grant = granted.result()
             self._upstream = grant.upstream
             self._times = grant.queue_ms, grant.load_ms
+            self._ready_at = max(self._ready_at, grant.at)
             assert self._ticket is not None
             self._ticket.cut.add_done_callback(self._cut)
             self._connect()
+        elif isinstance(error, Refused):
+            self.refuse(error.refusal)
+        else:
+            _log.error("a request was neither granted nor refused", exc_info=error)
+            self.refuse(Refusal("internal_error", "llmtop failed to schedule this request; its log says more"))
 
     def _cut(self, cut: asyncio.Future[Refusal]) -> None:
         if not self.over:
@@ -238,35 +241,25 @@ class Exchange:
         connection.begin(self, bodyless=self._head.method == "HEAD")
         if self._client.paused:
             connection.pause()
-        self._spool.rewind()
-        length = self._spool.size if self.body_whole else self._head.length
+        spool = self._spool
+        spool.rewind()
+        length = spool.size if self.body_whole else self._head.length
         self._chunked = length is None
-        out = heads.for_child(self._head, self._plan.target, self._upstream, length)
-        if self.body_whole and self._spool.size <= _PIECE:
-            connection.transport.write(out + self._spool.take(_PIECE))
+        out = heads.for_child(self._head, self._plan.target, connection.place.lines, length)
+        if self.body_whole and spool.size <= PIECE:
+            connection.transport.write(out + spool.take(PIECE))
             self._body_sent = True
         else:
             connection.transport.write(out)
             self._pump(connection)
-
-    def _piece(self, data: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        self._relay_s += time.monotonic() - self._ready_at
 
     def _pump(self, connection: UpstreamConnection) -> None:
-        while not connection.full and not self._body_sent:
+        if not self._body_sent:
             try:
-                data = self._spool.take(_PIECE)
+                self._body_sent = self._spool.pump(connection, whole=self.body_whole, chunked=self._chunked)
             except OSError:
-                return self._child_failed("did not get the request body: it could not be read back")
-            if data:
-                connection.transport.write(self._piece(data))
-            elif self.body_whole:
-                self._body_sent = True
-                if self._chunked:
-                    connection.transport.write(b"0\r\n\r\n")
-            else:
-                break
-        return None
+                self._child_failed("did not get the request body: it could not be read back")
 
     def writable(self) -> None:
         """The child takes more of the body."""
@@ -275,9 +268,8 @@ class Exchange:
 
     def answer(self, connection: UpstreamConnection) -> None:
         """The child has sent something."""
-        parts = connection.parts
-        body = b"" if not parts else parts[0] if len(parts) == 1 else b"".join(parts)
-        if parts:
+        body = b"".join(connection.parts)
+        if body:
             connection.parts = []
         if self._draining:
             if connection.done:
@@ -285,48 +277,59 @@ class Exchange:
             return
         out = b"" if self._child_head else self._answer_head(connection)
         if body:
-            if self._tap is not None:
-                self._tap.feed(body)
-            if self._tap is None or not self._tap.instead:
-                out += self.answer_out.frame(body)
-                self.answer_out.streamed = True
+            tap, answer = self._tap, self.answer_out
+            if tap is not None:
+                tap.feed(body)
+            if tap is None or not tap.instead:
+                out += answer.frame(body)
+                answer.streamed = True
         if connection.done:
             self._finish_child(connection, out)
         elif out:
-            self._client.send(out)
+            self._pass_on(out)
 
     def _answer_head(self, connection: UpstreamConnection) -> bytes:
+        head = connection.head
+        assert head is not None
         self._child_head = True
         self._stop_timer()
         answer = self.answer_out
-        stream = connection.content_type.startswith(b"text/event-stream")
+        stream = head.content_type.startswith(b"text/event-stream")
         if answer.waiting:
-            self._tap = Tap(instead=True) if not stream or connection.status != 200 else Tail()
+            self._tap = Tap(instead=True) if not stream or head.status != 200 else Tail()
             return b""
-        if connection.status == 500 or (self._plan.remember and connection.status == 200):
+        if head.status == 500 or (self._plan.remember and head.status == 200):
             self._tap = Tap(instead=False)
         elif stream or self._plan.generates:
             self._tap = Tail()
         answer.sse = stream
         if not self.body_whole:
             answer.close = True
-        bodyless = self._head.method == "HEAD" or connection.status in (204, 304)
-        return answer.head(
-            connection.status, connection.headers, length=connection.length, times=self._times, bodyless=bodyless
-        )
+        self._heard_at = connection.heard_at
+        bodyless = self._head.method == "HEAD" or head.status in (204, 304)
+        return answer.head(head.status, head.lines, length=connection.length, times=self._times, bodyless=bodyless)
+
+    def _pass_on(self, out: bytes) -> None:
+        """Bytes for the client; those of the child's first word are timed."""
+        self._client.send(out)
+        if self._heard_at:
+            self._relay_s += time.monotonic() - self._heard_at
+            self._heard_at = 0.0
 
     def _finish_child(self, connection: UpstreamConnection, out: bytes) -> None:
         """The child's answer is whole."""
         self._connection = None
-        status, tap = connection.status, self._tap
+        head, tap = connection.head, self._tap
+        assert head is not None
+        status = 499 if self._draining else head.status
         if self._draining:
-            status = 499
+            pass
         elif isinstance(tap, Tap) and tap.instead:
             self.answer_out.late(status, tap)
         else:
-            self._client.send(out + self.answer_out.tail())
+            self._pass_on(out + self.answer_out.tail())
         if isinstance(tap, Tap) and self._plan.remember and tap.whole and self._head.method == "GET" and self._upstream:
-            known = Known(self._upstream.key, self._shared.loop.time(), connection.content_type, tap.body)
+            known = Known(self._upstream.key, self._shared.loop.time(), head.content_type, tap.body)
             self._shared.last_known.put(self._model, self._plan.target, known)
         connection.release(reusable=self._body_sent)
         self._end(status, tap)
@@ -334,16 +337,12 @@ class Exchange:
     def broken(self, connection: UpstreamConnection, reason: str) -> None:
         """The child's connection is gone before its answer was whole."""
         self._connection = None
-        if (
-            connection.reused
-            and not connection.heard
-            and not self._dropped
-            and not self._retried
-            and not self._draining
-        ):
+        untouched = connection.reused and not connection.heard_at and not self._dropped
+        if untouched and not self._retried and not self._draining:
             self._retried = True
             self._body_sent = False
             self._shared.retries += 1
+            self._ready_at = time.monotonic()
             self._connect(fresh=True)
         else:
             self._child_failed(reason)
@@ -374,7 +373,7 @@ class Exchange:
         """Queue and load, of a request that still waits so far [ms]."""
         if self._upstream is not None:
             return self._times
-        return round((self._shared.loop.time() - self._arrived) * 1000), 0
+        return round((time.monotonic() - self._arrived) * 1000), 0
 
     def _end(self, status: int, tap: Tap | Tail | None = None) -> None:
         self.over = True
@@ -390,11 +389,12 @@ class Exchange:
             shared.gate.finished(
                 request=ticket.id,
                 model=self._model,
-                path=self._head.path.decode("ascii", "replace"),
+                path=self._head.shown,
                 status=status,
                 queue_ms=queue_ms,
                 load_ms=load_ms,
-                total_ms=(shared.loop.time() - self._arrived) * 1000,
+                total_ms=(time.monotonic() - self._arrived) * 1000,
                 tokens=tap.tokens if tap is not None and status == 200 else 0,
+                relay_s=self._relay_s,
             )
         self._client.exchange_over(self)

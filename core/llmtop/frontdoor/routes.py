@@ -41,9 +41,11 @@ READS = frozenset(("GET", "HEAD", "OPTIONS"))
 
 _INFERENCE = [
     "chat/completions",
+    "chat/completions/input_tokens",
     "completions",
     "completion",
     "responses",
+    "responses/input_tokens",
     "messages",
     "messages/count_tokens",
     "embeddings",

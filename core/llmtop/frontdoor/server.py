@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from llmtop.frontdoor.body import SpoolSpace
 from llmtop.frontdoor.connection import ClientConnection
 from llmtop.frontdoor.gate import Gate
 from llmtop.frontdoor.last_known import LastKnown
+from llmtop.frontdoor.pool import Pool
 from llmtop.frontdoor.relay import Exchange
-from llmtop.frontdoor.upstream import Pool
 
 _log = logging.getLogger(__name__)
 BACKLOG = 1024
@@ -175,7 +176,7 @@ class FrontDoor:
     # Time and the end.
 
     def _sweep(self) -> None:
-        now, stall_s = self.loop.time(), self.settings.client_stall_s
+        now, stall_s = time.monotonic(), self.settings.client_stall_s
         for connection in list(self.connections):
             connection.check(now, stall_s)
         self.pool.sweep(now)

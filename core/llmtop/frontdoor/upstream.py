@@ -1,27 +1,41 @@
-"""Connections to children: kept alive in one pool an instance, answers parsed as they come."""
+"""A connection to a child: its answers are parsed as they come."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Protocol, cast
+import time
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
+import msgspec
 
-from llmtop.frontdoor.gate import Upstream
-from llmtop.frontdoor.head import HOP_BY_HOP
+from llmtop.frontdoor.head import HOP_BY_HOP, Seen
 
-IDLE_MAX = 64
-IDLE_S = 1.0
-"""A llama-server gives each open connection one of its few threads: none is kept longer than a burst needs it [s]."""
-CONNECT_TIMEOUT_S = 10.0
+if TYPE_CHECKING:
+    from llmtop.frontdoor.pool import Place
+
 HEAD_BYTES_MAX = 256 * 1024
-FORGOTTEN_KEPT = 256
-"""So many instances that are gone are remembered, for a request that was granted before and connects after [1]."""
 WRITE_HIGH = 1024 * 1024
 
-_NOT_FOR_CLIENTS = HOP_BY_HOP | {b"content-length"}
 _OURS = (b"access-control-", b"x-llmtop-")
+
+
+class ChildHead(msgspec.Struct, frozen=True):
+    """The head of an answer.
+
+    Args:
+        status: Of the answer.
+        lines: Its headers as the client gets them, without those about the connection.
+        content_type: In lower case.
+        until_close: The end of the connection is the end of the body.
+        keep_alive: The child takes another request on this connection.
+    """
+
+    status: int
+    lines: bytes
+    content_type: bytes
+    until_close: bool
+    keep_alive: bool
 
 
 class Receiver(Protocol):
@@ -46,18 +60,16 @@ class UpstreamConnection(asyncio.Protocol):
     Attributes:
         receiver: The exchange that it works for; None while idle.
         reused: It has answered before, so it may turn out stale.
-        heard: A byte of the present answer has come.
-        status: Of the answer; 0 before its head is whole.
-        headers: Of the answer, ready to be passed on.
-        content_type: Of the answer, in lower case.
+        heard_at: When the first byte of the present answer came [s, monotonic]; 0 before.
+        head: Of the answer; None before it is whole.
         length: Announced body bytes; None when only the end will tell.
         parts: Body bytes not yet taken over by the receiver.
         done: The answer is whole.
         full: More should not be written now.
     """
 
-    def __init__(self, pool: _Idle) -> None:
-        self.pool = pool
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.receiver: Receiver | None = None
         self.reused = False
         self.full = False
@@ -69,17 +81,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._reset(bodyless=False)
 
     def _reset(self, *, bodyless: bool) -> None:
-        self.heard = False
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.content_type = b""
+        self.heard_at = 0.0
+        self.head: ChildHead | None = None
         self.length: int | None = None
         self.parts: list[bytes] = []
         self.done = False
+        self._headers: list[tuple[bytes, bytes]] = []
         self._bodyless = bodyless
         self._began = False
         self._interim = False
-        self._until_close = True
         self._keep = False
         self._head_bytes = 0
 
@@ -95,7 +105,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.receiver = None
         if reusable and self.done and self._keep and not self._closed and not self._paused:
             self.reused = True
-            self.pool.put(self)
+            self.place.put(self)
         else:
             self.close()
 
@@ -103,7 +113,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Close at once, whatever is on its way."""
         self.receiver = None
         self._closed = True
-        self.pool.open.discard(self)
+        self.place.open.discard(self)
         self.transport.abort()
 
     @property
@@ -129,7 +139,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Called by the loop."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
-        self.pool.open.add(self)
+        self.place.open.add(self)
 
     def pause_writing(self) -> None:
         """Called by the loop."""
@@ -149,22 +159,50 @@ class UpstreamConnection(asyncio.Protocol):
             if receiver is None:
                 self.close()  # nobody asked: whatever it says would answer the next request
             return
-        self.heard = True
-        if not self.status:
+        first = not self.heard_at
+        if first:
+            self.heard_at = time.monotonic()
+            if self._same_again(data):
+                receiver.answer(self)
+                return
+        if self.head is None:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._keep = False
             if not self.done:
-                if self.status and self.parts:
+                if self.head is not None and self.parts:
                     receiver.answer(self)
                 self._fail(f"sent a malformed answer ({error})")
                 return
-        if self.status or self.done:
+        else:
+            if first and self.done:
+                self._remember(data)
+        if self.head is not None:
             receiver.answer(self)
         elif self._head_bytes > HEAD_BYTES_MAX:
             self._fail("sent an endless answer head")
+
+    def _same_again(self, data: bytes) -> bool:
+        """It is a whole answer with the head of the last one: the parser would say of it what it said before."""
+        place = self.place
+        end = data.find(b"\r\n\r\n") + 4
+        digits = place.seen.again(data[:end])
+        if not digits or len(data) - end != int(digits) or self._bodyless or place.seen_head is None:
+            return False
+        self.head, self.length = place.seen_head, len(data) - end
+        self._keep = self.head.keep_alive
+        self.parts.append(data[end:])
+        self.done = True
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of a plain good answer that came in one piece."""
+        end = data.find(b"\r\n\r\n") + 4
+        body = data[end:]
+        if self.length == len(body) and self.parts == [body] and data.startswith(b"HTTP/1.1 200 "):
+            self.place.seen, self.place.seen_head = Seen(data[:end]), self.head
 
     def eof_received(self) -> None:
         """Called by the loop."""
@@ -176,11 +214,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _over(self, exc: Exception | None) -> None:
         self._closed = True
-        self.pool.drop(self)
+        self.place.drop(self)
         receiver = self.receiver
         if receiver is None or self.done:
             return
-        if self.status and self._until_close and exc is None:
+        if self.head is not None and self.head.until_close and exc is None:
             self.done = True
             receiver.answer(self)
         else:
@@ -202,27 +240,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
-        if not self.status:  # later ones are trailers
-            self.headers.append((name.lower(), value))
-
-    def _sort(self) -> None:
-        """Take out of the headers what is about this connection."""
-        kept: list[tuple[bytes, bytes]] = []
-        for pair in self.headers:
-            name = pair[0]
-            if name in _NOT_FOR_CLIENTS:
-                if name == b"content-length":
-                    self.length = int(pair[1])
-                    self._until_close = False
-                elif name == b"transfer-encoding":
-                    self._until_close = pair[1].lower().rpartition(b",")[2].strip() != b"chunked"
-                continue
-            if name == b"content-type":
-                self.content_type = pair[1].strip().lower()
-            elif name.startswith(_OURS):
-                continue
-            kept.append(pair)
-        self.headers = kept
+        if self.head is None:  # later ones are trailers
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
@@ -234,16 +253,29 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if status > 999:
             raise ValueError("no such status")
-        self._sort()
         self._keep = self._parser.should_keep_alive()
-        self.status = status
         if status in (204, 304):
             self._bodyless = True
         elif self._bodyless:  # the parser would wait for a body
             self._keep = False
             self.done = True
-        if self._bodyless:
-            self._until_close = False
+        self.head = self._sorted(status)
+
+    def _sorted(self, status: int) -> ChildHead:
+        """Take out of the headers what is about this connection."""
+        lines = content_type = b""
+        until_close = True
+        for name, value in self._headers:
+            if name == b"content-length":
+                self.length = int(value)
+                until_close = False
+            elif name == b"transfer-encoding":
+                until_close = value.lower().rpartition(b",")[2].strip() != b"chunked"
+            elif name not in HOP_BY_HOP and not name.startswith(_OURS):
+                lines += b"%b: %b\r\n" % (name, value)
+                if name == b"content-type":
+                    content_type = value.strip().lower()
+        return ChildHead(status, lines, content_type, until_close and not self._bodyless, self._keep)
 
     def on_body(self, data: bytes) -> None:
         """Called by the parser."""
@@ -254,110 +286,6 @@ class UpstreamConnection(asyncio.Protocol):
         """Called by the parser."""
         if self._interim:
             self._interim = self._began = False
-            self.headers.clear()
+            self._headers.clear()
         else:
             self.done = True
-
-
-class _Idle:
-    """The connections of one child instance."""
-
-    def __init__(self, upstream: Upstream) -> None:
-        self.upstream = upstream
-        self.open: set[UpstreamConnection] = set()
-        self.connecting = 0
-        self.forgotten = False
-        self._idle: list[UpstreamConnection] = []
-
-    def get(self) -> UpstreamConnection | None:
-        while self._idle:
-            connection = self._idle.pop()  # the one used last: the others age and go
-            if connection.usable:
-                return connection
-        return None
-
-    def put(self, connection: UpstreamConnection) -> None:
-        if self.forgotten or len(self._idle) >= IDLE_MAX or not connection.usable:
-            connection.close()
-        else:
-            connection.idle_since = asyncio.get_running_loop().time()
-            self._idle.append(connection)
-
-    def drop(self, connection: UpstreamConnection) -> None:
-        self.open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
-
-    def sweep(self, before: float) -> None:
-        while self._idle and self._idle[0].idle_since < before:
-            self._idle.pop(0).close()
-
-    def close_idle(self) -> None:
-        for connection in self._idle[:]:
-            connection.close()
-        self._idle.clear()
-
-
-class Pool:
-    """All connections to children and to the control API."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, _Idle] = {}
-        self._forgotten: deque[str] = deque(maxlen=FORGOTTEN_KEPT)
-
-    def _place(self, upstream: Upstream) -> _Idle:
-        place = self._places.get(upstream.key)
-        if place is None:
-            place = self._places[upstream.key] = _Idle(upstream)
-            place.forgotten = upstream.key in self._forgotten
-        return place
-
-    def idle(self, upstream: Upstream) -> UpstreamConnection | None:
-        """A connection that was used before, if one is free."""
-        return self._place(upstream).get()
-
-    async def connect(self, upstream: Upstream) -> UpstreamConnection:
-        """A fresh connection.
-
-        Raises:
-            OSError: Nothing listens there, or not within ``CONNECT_TIMEOUT_S``.
-        """
-        loop = asyncio.get_running_loop()
-        place = self._place(upstream)
-
-        def factory() -> UpstreamConnection:
-            return UpstreamConnection(place)
-
-        place.connecting += 1
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                if upstream.uds:
-                    _, connection = await loop.create_unix_connection(factory, upstream.uds)
-                else:
-                    _, connection = await loop.create_connection(factory, upstream.host, upstream.port)
-        finally:
-            place.connecting -= 1
-        return connection
-
-    def forget(self, key: str) -> None:
-        """Drop what is idle of an instance that is gone; what is in use is closed after use."""
-        self._forgotten.append(key)
-        place = self._places.pop(key, None)
-        if place is not None:
-            place.forgotten = True
-            place.close_idle()
-
-    def sweep(self, now: float) -> None:
-        """Close what was idle for ``IDLE_S``, and forget places without connections."""
-        for key, place in list(self._places.items()):
-            place.sweep(now - IDLE_S)
-            if not place.open and not place.connecting:
-                del self._places[key]
-
-    def close(self) -> None:
-        """Close everything."""
-        for key in list(self._places):
-            place = self._places[key]
-            self.forget(key)
-            for connection in list(place.open):
-                connection.close()

@@ -51,6 +51,10 @@ class GgufError(LlmtopError):
     """Not a GGUF file that can be used; the text says which and why."""
 
 
+class CutShort(GgufError):
+    """The file ends before the tensors that its header tells of: no server can load it."""
+
+
 class Header(msgspec.Struct, frozen=True):
     """What the head says, over all shards.
 
@@ -125,6 +129,9 @@ class _Reader:
 
     def fail(self, why: str) -> GgufError:
         return GgufError(f"{self._name}: {why}")
+
+    def cut_short(self, why: str) -> CutShort:
+        return CutShort(f"{self._name}: cut short: {why}")
 
     def _have(self, length: int) -> int:
         """Bring so many bytes into the window; gives their place in it."""
@@ -250,13 +257,13 @@ class _Tensors:
             size = -(-elements // block) * width
             self.exact = self.exact and kind in BLOCKS
             if offset + size > reader.size:
-                raise reader.fail(f"cut short: tensor {name[:80]!r} goes beyond the end of the file")
+                raise reader.cut_short(f"tensor {name[:80]!r} goes beyond the end of the file")
             if offset + size > last:
                 last, furthest = offset + size, name
             self._add(name, size)
         start = -(-reader.at // alignment) * alignment
         if start + last > reader.size:
-            raise reader.fail(f"cut short: tensor {furthest[:80]!r} goes beyond the end of the file")
+            raise reader.cut_short(f"tensor {furthest[:80]!r} goes beyond the end of the file")
 
     def _add(self, name: str, size: int) -> None:
         self.count += 1
