@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -14,10 +16,14 @@ import msgspec
 from llmtop.children.text import safe_text
 from llmtop.client import ModelVerb, QueueVerb, Reply
 from llmtop.errors import Refusal, StartError
-from llmtop.remote import TIMEOUT_S, RemoteClient
+from llmtop.remote import TIMEOUT_S, Missing, RemoteClient, bearer, words
 from llmtop.snapshot import EventLine, Failure, LogLine, Memory, Model, Progress, Snapshot, State
 
 KEPT_EVENTS = 200
+LOOK_S = 5.0
+"""Between two looks while the feed says nothing [s]: what it lost, and a router that hangs, are seen then."""
+BREATH_S = 0.25
+"""At least that long between two looks [s]: a load tells its progress many times a second."""
 NOT_TOLD = "llama.cpp's router does not tell"
 _STATES: Mapping[str, State] = {
     "unloaded": "unloaded",
@@ -83,10 +89,9 @@ def is_router(url: str, key: str = "", transport: httpx.BaseTransport | None = N
         key: Its key, empty for none.
         transport: For tests; the network if None.
     """
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         with httpx.Client(
-            base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False, transport=transport
+            base_url=url, headers=bearer(key), timeout=TIMEOUT_S, trust_env=False, transport=transport
         ) as http:
             if http.get("/api/state").status_code != 404:
                 return False
@@ -111,35 +116,48 @@ class RouterClient(RemoteClient):
     _events: tuple[EventLine, ...] = ()
     _seq = 0
 
-    async def refresh(self) -> Snapshot:
-        """Get its list of models.
+    async def _listen(self) -> None:
+        """Look whenever the feed says that a model changed, each second where there is none.
 
-        Raises:
-            StartError: It cannot be reached, wants another key, or is no router.
+        And now and then anyway: it sends no heartbeat, not even the head of its answer before the first event.
         """
+        self._props = None  # another router may answer there by now
+        changed = asyncio.Event()
+        hearing = asyncio.create_task(self._hear_changes(changed), name="hear the router")
         try:
-            if self._props is None:
-                answer = (await self._http.get("/props")).raise_for_status()
-                self._props = msgspec.json.decode(answer.content, type=_Props)
-            answer = (await self._http.get("/models")).raise_for_status()
-            told = msgspec.json.decode(answer.content, type=_Models)
-        except httpx.HTTPStatusError as error:
-            status = error.response.status_code
-            wants = f"{self._url} wants its key: give --api-key, or set LLAMA_API_KEY"
-            raise self._missed(wants if status == 401 else f"{self._url} answers {status}") from None
-        except httpx.HTTPError as error:
-            raise self._missed(f"{self._url} cannot be reached: {str(error) or type(error).__name__}") from None
-        except msgspec.MsgspecError as error:
-            raise self._missed(f"{self._url} is no router of llama.cpp: {error}") from None
-        snapshot = self._picture(told, self._props, time.time())
-        self._latest, self._seen_at, self._misses, self._fault = snapshot, time.monotonic(), 0, ""
-        if self._seen is not None:
-            self._seen(snapshot)
-        return snapshot
+            while True:
+                self._take(await self._fetch())
+                await asyncio.sleep(BREATH_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._poll_s if hearing.done() else LOOK_S):
+                        await changed.wait()
+                changed.clear()
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
 
-    def _missed(self, fault: str) -> StartError:
-        self._props = None  # another router may answer there next
-        return super()._missed(fault)
+    async def _hear_changes(self, changed: asyncio.Event) -> None:
+        """Say when there is something new to look at; ends where the router has no feed."""
+        while True:
+            try:
+                with words():
+                    async with self._feed("/models/sse") as events:
+                        async for event in events:
+                            if event.data:
+                                changed.set()
+            except Missing:
+                return
+            except StartError:
+                pass  # the next look tells what is wrong, if anything is
+            changed.set()
+            await asyncio.sleep(self._poll_s)
+
+    async def _fetch(self) -> Snapshot:
+        """Its list of models, as a picture."""
+        if self._props is None:
+            self._props = msgspec.json.decode(await self._get("/props"), type=_Props)
+        told = msgspec.json.decode(await self._get("/models"), type=_Models)
+        return self._picture(told, self._props, time.time())
 
     def _picture(self, told: _Models, props: _Props, now: float) -> Snapshot:
         models = tuple(_model(entry) for entry in told.data)
@@ -184,16 +202,16 @@ class RouterClient(RemoteClient):
 
     async def _do(self, verb: str, model: str) -> Reply:
         try:
-            answer = await self._http.post(f"/models/{verb}", json={"model": model})
-        except httpx.HTTPError as error:
-            return _refused(f"{self._url} cannot be reached: {str(error) or type(error).__name__}")
-        if answer.status_code < 400:
+            status, answer = await self._send("POST", f"/models/{verb}", {"model": model})
+        except StartError as error:
+            return _refused(f"{self._url} {error}")
+        if status < 400:
             return Reply(True, True)
         try:
-            error_body: dict[str, Any] = msgspec.json.decode(answer.content, type=dict[str, dict[str, Any]])["error"]
-            return _refused(f"llama.cpp's router says: {safe_text(str(error_body['message']))}", answer.status_code)
+            error_body: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, dict[str, Any]])["error"]
+            return _refused(f"llama.cpp's router says: {safe_text(str(error_body['message']))}", status)
         except (msgspec.MsgspecError, KeyError):
-            return _refused(f"{self._url} answers {answer.status_code}", answer.status_code)
+            return _refused(f"{self._url} answers {status}", status)
 
     async def queue(self, verb: QueueVerb) -> Reply:
         """Refuse."""

@@ -38,9 +38,14 @@ def run(configuration: Configuration) -> int:
     """
     from llmtop.core import Core
 
-    _log_to_file(Path(configuration.settings.state_dir))
+    log = _log_to_file(Path(configuration.settings.state_dir))
     core = Core(configuration)
-    core.start()
+    try:
+        core.start()
+    except BaseException:
+        logging.getLogger().removeHandler(log)  # the folder may be another's, whom this process may show next
+        log.close()
+        raise
     return Embedded(core, configuration).run()
 
 
@@ -149,7 +154,7 @@ def _say(text: str) -> None:
     sys.stderr.write(f"llmtop: {text}\n")
 
 
-def _log_to_file(state_dir: Path) -> None:
+def _log_to_file(state_dir: Path) -> logging.Handler:
     """While the screen is taken, llmtop's own log goes to a file in the state folder."""
     folder = state_dir / "logs"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,3 +167,4 @@ def _log_to_file(state_dir: Path) -> None:
     root.setLevel(logging.INFO)
     for noisy in ("httpx", "httpcore", "asyncio", "uvicorn"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    return handler
