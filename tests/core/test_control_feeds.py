@@ -14,9 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
+from llmtop.config.spec import GIB
 from llmtop.control.app import ControlServer
-from llmtop.control.feeds import Pace, model_feed, state_feed
-from llmtop.snapshot import Failure, Model
+from llmtop.control.feeds import MEMORY_STEP, Pace, model_feed, state_feed
+from llmtop.snapshot import Failure, Memory, Model
 from llmtop.testing.control import FakeControl
 
 pytestmark = pytest.mark.anyio
@@ -99,6 +100,30 @@ async def test_the_clock_alone_is_no_change(core: FakeControl, closing: asyncio.
     core.row("A", idle_s=12.0)
     core.say(uptime_s=99.0)
     assert await silent(feed, core)
+
+
+def memory(less: int) -> Memory:
+    return Memory(total=64 * GIB, available=40 * GIB - less, used=24 * GIB + less)
+
+
+async def test_memory_that_trembles_is_no_change(core: FakeControl, closing: asyncio.Event, opened: Opened) -> None:
+    core.say(memory=memory(0))
+    feed = opened(state_feed(core, None, closing, AT_ONCE))
+    await take(feed)
+    core.say(memory=memory(MEMORY_STEP - 1))
+    assert await silent(feed, core)
+
+
+async def test_memory_that_creeps_or_goes_is_told(core: FakeControl, closing: asyncio.Event, opened: Opened) -> None:
+    core.say(memory=memory(0))
+    feed = opened(state_feed(core, None, closing, AT_ONCE))
+    await take(feed)
+    for less in (MEMORY_STEP // 2, MEMORY_STEP):
+        core.say(memory=memory(less))
+        await asyncio.sleep(0)
+    assert (await take(feed))["data"]["memory"]["used"] == 24 * GIB + MEMORY_STEP
+    core.say(memory=Memory(total=64 * GIB, available=None, used=24 * GIB + MEMORY_STEP))
+    assert (await take(feed))["data"]["memory"]["available"] is None
 
 
 async def test_snapshots_keep_their_pace_while_the_journal_does_not_wait(

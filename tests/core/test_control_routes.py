@@ -296,10 +296,18 @@ async def test_a_body_that_is_not_what_the_route_takes_is_400(
     assert core.asked == []
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"instance": "7"}', b'{"instance": 7.5}', b'{"instance": true}'])
+NO_INSTANCE = ('"7"', "7.5", "true", "1e2", "NaN", "1" * 400, "-" + "9" * 30, "1" * 5000, str(2**53))
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", *(b'{"instance": %b}' % n.encode() for n in NO_INSTANCE)])
 async def test_an_instance_is_a_whole_number(api: httpx.AsyncClient, core: FakeControl, body: bytes) -> None:
     assert (await api.post("/api/models/A/kill", content=body)).status_code == 400
     assert core.asked == []
+
+
+async def test_a_byte_order_mark_before_a_body_is_passed_over(api: httpx.AsyncClient, core: FakeControl) -> None:
+    assert (await api.post("/models/load", content=b'\xef\xbb\xbf{"model": "A"}')).json()["success"]
+    assert core.asked == [("load", "A", None)]
 
 
 async def test_a_body_too_long_for_a_verb_is_413(api: httpx.AsyncClient, core: FakeControl) -> None:

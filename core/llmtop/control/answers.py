@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -16,6 +16,7 @@ BODY_LIMIT = 64 * 1024
 """No body of the control API needs more [bytes]; the front door's own limit is for prompts."""
 
 _NAME_SHOWN = 100
+_BOM = b"\xef\xbb\xbf"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -29,7 +30,8 @@ class ModelBody(msgspec.Struct):
 class InstanceBody(msgspec.Struct):
     """Body of the verbs on a model: which child is meant."""
 
-    instance: int | None = None
+    instance: Annotated[int, msgspec.Meta(gt=-(2**53), lt=2**53)] | None = None
+    """None: whichever runs. Within what every JSON reader holds exactly: it comes back in the message of a conflict."""
 
 
 class NoBody(msgspec.Struct):
@@ -81,7 +83,7 @@ async def body_as(request: Request, kind: type[T]) -> T:
                 Refusal("payload_too_large", f"the body is longer than the {BODY_LIMIT} bytes that this route takes")
             )
     try:
-        return msgspec.json.decode(bytes(raw) if raw.strip() else b"{}", type=kind)
+        return msgspec.json.decode(bytes(raw).removeprefix(_BOM) if raw.strip() else b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # The decoder's words name the place and the type that is wrong; they hold nothing of the body but key names.
         raise Refused(Refusal("invalid_request", f"the body is not what this route takes: {error}")) from None

@@ -12,9 +12,13 @@ from anyio import CancelScope
 
 from llmtop.control.listing import status_data
 from llmtop.control.port import ControlPort
-from llmtop.snapshot import Snapshot
+from llmtop.snapshot import Memory, Snapshot
 
 HEARTBEAT = b": still here\n\n"
+MEMORY_STEP = 32 * 2**20
+"""Measured memory that moved by less is not worth a snapshot [bytes]: views show tenths of GiB."""
+
+_MEASURED = ("wired", "available", "used", "ours", "others", "budget")
 
 _encode = msgspec.json.encode
 
@@ -96,9 +100,16 @@ def frame(kind: str, value: Any, seq: int | None = None) -> bytes:
 
 
 def still(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without what a clock alone moves: equal ones mean that nothing has changed."""
+    """The snapshot without what a clock alone moves, and without measured memory, which is never at rest."""
     models = tuple(msgspec.structs.replace(model, idle_s=None) for model in snapshot.models)
-    return msgspec.structs.replace(snapshot, at=0.0, uptime_s=0.0, models=models)
+    memory = msgspec.structs.replace(snapshot.memory, **dict.fromkeys(_MEASURED))
+    return msgspec.structs.replace(snapshot, at=0.0, uptime_s=0.0, models=models, memory=memory)
+
+
+def moved(before: Memory, now: Memory) -> bool:
+    """A measured figure moved far enough to be seen on a screen, or came or went."""
+    pairs = ((getattr(before, name), getattr(now, name)) for name in _MEASURED)
+    return any(abs(a - b) >= MEMORY_STEP if a is not None and b is not None else a is not b for a, b in pairs)
 
 
 def last_seq(core: ControlPort) -> int:
@@ -122,7 +133,7 @@ async def state_feed(core: ControlPort, after: int | None, closing: asyncio.Even
     seq = newest_seq if after is None or after > newest_seq else after
     async with Changes(core, closing) as changes:
         current = core.snapshot()
-        sent, due = still(current), loop.time() + pace.snapshot_s
+        sent, due = current, loop.time() + pace.snapshot_s
         yield frame("snapshot", current)
         spoke = loop.time()
         changed = False
@@ -132,8 +143,8 @@ async def state_feed(core: ControlPort, after: int | None, closing: asyncio.Even
             if missed or (changed and loop.time() >= due):
                 changed = False
                 current = core.snapshot()
-                if missed or still(current) != sent:
-                    sent, due = still(current), loop.time() + pace.snapshot_s
+                if missed or moved(sent.memory, current.memory) or still(current) != still(sent):
+                    sent, due = current, loop.time() + pace.snapshot_s
                     yield frame("snapshot", current)
                     spoke = loop.time()
             for line in lines:
