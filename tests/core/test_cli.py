@@ -17,8 +17,10 @@ import pytest
 
 from llmtop.cli.app import GROUPS, build, main
 from llmtop.cli.caller import DEFAULT_URL, find
+from llmtop.demo.tiny_gguf import write_tiny
 from llmtop.errors import ConfigError
 from llmtop.snapshot import Failure, LogLine, Memory, Model, Phases, QueueEntry, Snapshot, Swap
+from llmtop.testing.models import server_command, write_model
 
 STATE = Snapshot(
     version="0.1.0",
@@ -290,6 +292,34 @@ def test_check_tells_every_fault_with_its_place_and_no_secret(
     assert "-m good.gguf --hf-token" in text
     assert "s3cret" not in text
     assert "t0ken" not in text
+
+
+def test_check_finds_what_only_a_closer_look_can_tell(tmp_path: Path, capsys: Said) -> None:
+    whole = write_model(tmp_path / "models", "whole")
+    cut = tmp_path / "models" / "cut.gguf"
+    write_tiny(cut)
+    os.truncate(cut, cut.stat().st_size // 2)
+    preset = tmp_path / "p.ini"
+    preset.write_text("[whole]\nc =\n[gone]\ncmd = no-such-program ${PORT}\n[here]\ncmd = sh ${PORT}\n")
+    words = ["check", "--models-dir", str(whole.parent), "--models-preset", str(preset)]
+    assert main([*words, "--llama-server", str(server_command(tmp_path))]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any("cut.gguf: cut short" in line and "download it again" in line for line in lines)
+    assert f"{preset}:3: [gone] cmd: no-such-program is not found, or is no program; " in "\n".join(lines)
+    assert any("c has no value" in line for line in lines)
+    assert lines[-1] == "2 fault(s)."
+
+
+def test_what_no_server_takes_after_the_dashes_is_told(tmp_path: Path, capsys: Said) -> None:
+    write_model(tmp_path / "models", "A")
+    words = ["check", "--models-dir", str(tmp_path / "models"), "--llama-server", str(server_command(tmp_path))]
+    assert main([*words, "--", "-c", "-1", "--ctx-size=5", "--nonsense", "x"]) == 0
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert [line.split()[1] for line in warnings] == ["--ctx-size=5", "--nonsense"]
+    assert warnings[0].endswith("write --ctx-size 5")
+    assert main([*words, "--", "-c", "\udce9"]) == 1
+    assert "what follows -- is not UTF-8 text" in capsys.readouterr().out
+    assert main(["serve", "--models-dir", "l\udce9"]) == 2
 
 
 def test_every_listed_command_exists_and_none_is_forgotten() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -70,16 +71,16 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]:
 def offered(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> Any:
     """What bash would be offered after some words, the last of them unfinished."""
 
-    def ask(*words: str) -> list[str]:
+    def ask(*words: str, between: str = " ") -> list[str]:
         monkeypatch.setenv("_LLMTOP_COMPLETE", "complete_bash")
-        monkeypatch.setenv("COMP_WORDS", " ".join(("llmtop", *words)))
+        monkeypatch.setenv("COMP_WORDS", between.join(("llmtop", *words)))
         monkeypatch.setenv("COMP_CWORD", str(len(words)))
         with pytest.raises(SystemExit) as left:
             main([])
         assert left.value.code == 0
         said = capsys.readouterr()
         assert said.err == ""
-        return said.out.split("\n")[:-1] if said.out.strip() else []
+        return said.out.rstrip("\n").split("\n") if said.out.strip() else []
 
     return ask
 
@@ -88,6 +89,16 @@ def offered(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> Any:
 def test_verbs_are_offered_the_running_models_by_id_and_alias(core: _Server, offered: Any, verb: str) -> None:
     assert offered(verb, "q") == ["qwen3:8b", "q"]
     assert offered(verb, "user") == ["user/gemma"]
+
+
+@pytest.mark.parametrize(("split", "rest"), [(("qwen3", ":"), "8b"), (("qwen3", ":", "8"), "8b"), (("q",), "qwen3:8b")])
+def test_bash_which_splits_at_colons_is_told_what_follows_the_last_one(
+    core: _Server, offered: Any, monkeypatch: pytest.MonkeyPatch, split: tuple[str, ...], rest: str
+) -> None:
+    url = ("--url", *re.split("(:)", os.environ["LLMTOP_URL"]))
+    monkeypatch.delenv("LLMTOP_URL")
+    assert rest in offered("load", *url, *split, between="\n")
+    assert offered("load", *url, *split[:1], ":nothing", between="\n") == []
 
 
 def test_a_name_that_a_shell_would_act_on_is_not_offered(core: _Server, offered: Any) -> None:

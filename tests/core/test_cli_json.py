@@ -123,17 +123,18 @@ def test_an_empty_object_and_line_ends_between_fields_stay_json() -> None:
 
 def test_check_as_json_tells_faults_and_what_each_model_gets(local: list[str], capsys: Said, tmp_path: Path) -> None:
     preset = tmp_path / "p.ini"
-    preset.write_text("[A]\nc = 512\npin = so\n[M]\ncmd = x --port ${PORT} --api-key s3cret\n")
+    preset.write_text("[A]\nc = 512\npin = so\n[M]\ncmd = x-server --port ${PORT} --api-key s3cret\n")
     assert main(["check", "--json", *local, "--models-preset", str(preset), "--port", "x"]) == 1
     text = capsys.readouterr().out
     found = json.loads(text)
     assert found["faults"] == [
         "--port: 'x' is not a port: 1 to 65535",
         f"{preset}:3: [A] pin: 'so' is neither true nor false; write true or false",
+        f"{preset}:4: [M] cmd: x-server is not found, or is no program; install it, or write its whole path",
     ]
     args = {model["id"]: model["args"] for model in found["models"]}
     assert args["A"][2:4] == ["--ctx-size", "512"]
-    assert args["M"] == ["x", "--port", "${PORT}", "--api-key", "***"]
+    assert args["M"] == ["x-server", "--port", "${PORT}", "--api-key", "***"]
     assert "s3cret" not in text
 
 

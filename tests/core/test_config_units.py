@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from llmtop.config.units import parse_bool, parse_cache_ram, parse_duration, parse_size, parse_span
+from llmtop.config.units import (
+    is_text,
+    parse_bool,
+    parse_cache_ram,
+    parse_count,
+    parse_duration,
+    parse_size,
+    parse_span,
+)
 
 GIB = 2**30
 
@@ -29,6 +39,18 @@ def test_sizes_are_binary_unless_they_say_gb(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="48GiB"):
         parse_size(text)
+
+
+@pytest.mark.parametrize("read", [parse_size, parse_duration, parse_span, parse_count, parse_cache_ram])
+@pytest.mark.parametrize("text", ["9" * 19, "9" * 20 + ".5", "9" * 400, "9" * 5000])
+def test_what_no_timer_and_no_json_could_hold_is_refused(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - each reader has its own words
+        read(text)
+
+
+def test_a_word_from_the_system_is_text_or_not() -> None:
+    assert is_text("a 漢字 \u202e\x1b")
+    assert not is_text("lat\udce9")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_missing_shard_is_the_models_own_problem_until_it_comes(models: Path) 
     put(models / "x-00003-of-00003.gguf")
     put(models / "y.gguf")
     found = catalog(models)
-    assert found.models["x"].problem == "2 of 3 shards"
+    assert found.models["x"].problem == "2 of 3 shards, without 00002"
     assert not found.models["y"].problem
     assert "2 of 3 shards" in str(found.problems[0])
     put(models / "x-00002-of-00003.gguf")
@@ -106,7 +106,19 @@ def test_a_projector_is_never_listed(models: Path) -> None:
     assert "--mmproj" not in found["b"].source_args
 
 
-@pytest.mark.parametrize(("data", "says"), [(b"<html>", "3c 68 74 6d"), (b"GG", "47 47"), (b"", "empty")])
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"<html>", "a web page"),
+        (LFS, "a Git LFS pointer"),
+        (b"abcdef", "61 62 63 64"),
+        (b"GG", "47 47"),
+        (b"", "empty"),
+    ],
+)
 def test_a_file_that_is_no_gguf_is_told_before_anything_is_evicted_for_it(models: Path, data: bytes, says: str) -> None:
     put(models / "a.gguf", data)
     spec = catalog(models).models["a"]
@@ -115,6 +127,41 @@ def test_a_file_that_is_no_gguf_is_told_before_anything_is_evicted_for_it(models
     assert says in spec.problem
     put(models / "a.gguf")
     assert not recheck(spec).problem
+
+
+def test_a_download_that_aria2_has_not_ended_is_no_model_yet(models: Path) -> None:
+    put(models / "a.gguf")
+    beside = put(models / "a.gguf.aria2", b"")
+    found = catalog(models)
+    assert "a.gguf is not whole yet" in found.models["a"].problem
+    assert "let the download end" in str(found.problems[0])
+    assert recheck(found.models["a"]).problem, "nothing changed"
+    os.unlink(beside)
+    assert not recheck(found.models["a"]).problem
+
+
+def test_names_that_are_not_utf8_are_left_out_and_told(models: Path) -> None:
+    for name in (b"lat\xe9.gguf", b"dir\xe9/m.gguf", b"good/also\xe9.gguf", b"good/m.gguf"):
+        try:
+            put(Path(os.fsdecode(os.fsencode(models) + b"/" + name)))
+        except OSError:
+            pytest.skip("this file system takes no such names")
+    found = catalog(models)
+    assert list(found.models) == ["good"]
+    told = [str(problem) for problem in found.problems]
+    assert all("\\xe9" in line and line.endswith("rename it") for line in told)
+    assert len(told) == 3
+    json.dumps(told).encode("utf-8")
+
+
+@pytest.mark.parametrize("target", [".", ".."])
+def test_a_link_back_to_the_folder_is_no_model(models: Path, target: str) -> None:
+    put(models / "a.gguf")
+    put(models / "b.gguf")
+    (models / "loop").symlink_to(target)
+    found = catalog(models)
+    assert list(found.models) == ["a", "b"]
+    assert not found.problems
 
 
 def test_a_file_that_goes_is_noticed(models: Path) -> None:

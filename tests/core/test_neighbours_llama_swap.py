@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +198,71 @@ def test_no_key_is_written_and_no_name_can_add_a_line() -> None:
     assert len([note for note in made.notes if "no section can have that name" in note]) == 2
 
 
+@pytest.mark.parametrize(
+    ("word", "open_"),
+    [
+        ("${PORT}:8080", True),
+        ("-p${PORT}:8080", True),
+        ("--publish=${PORT}:80/tcp", True),
+        ("127.0.0.1:${PORT}:80", False),
+    ],
+)
+def test_a_container_whose_port_others_reach_is_told(word: str, open_: bool) -> None:
+    made = convert({"models": {"A": {"cmd": f"docker run -p {word} image"}}}, ENV)
+    assert any("open to other machines" in note for note in made.notes) == open_
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: &m\n  a: *m\n",
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh"))
+        + "models:\n  m: {cmd: *h}\n",
+    ],
+)
+def test_references_that_unfold_without_end_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="larger than any configuration"):
+        read_yaml(str(tmp_path / "c.yaml"))
+
+
+def test_macros_that_hold_themselves_are_told_and_left_as_they_are() -> None:
+    made = convert(
+        {"macros": {"a": "${a}${a}${a}", "b": "${c}", "c": "${b}"}, "models": {"A": {"cmd": "x ${a} ${b}"}}}, ENV
+    )
+    assert "cmd = x ${a} ${b}\n" in made.text
+    assert any("contains itself" in note for note in made.notes)
+
+
+def test_a_stop_command_that_cannot_be_split_is_told() -> None:
+    made = convert({"models": {"A": {"cmd": "x ${PORT}", "cmdStop": "docker 'stop"}}}, ENV)
+    assert "stop-cmd" not in made.text
+    assert any("cmdStop cannot be split into words" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(("ttl", "said"), [(1_000_000, "1000000"), (90, "90"), (float("inf"), ""), (float("nan"), "")])
+def test_a_ttl_of_any_length_can_be_read_again(ttl: float, said: str) -> None:
+    made = convert({"globalTTL": ttl, "models": {"A": {"cmd": "x ${PORT}", "ttl": ttl}}}, ENV)
+    assert made.text.count(f"idle-unload = {said}\n") == (2 if said else 0)
+    assert "inf" not in made.text
+
+
+def test_a_model_in_no_group_has_room_beside_the_persistent_ones() -> None:
+    keep = {"keep": {"persistent": True, "swap": False, "members": ["A"]}}
+    made = convert({"models": {"A": {"cmd": "sh"}, "B": {"cmd": "sh"}}, "groups": keep}, ENV)
+    assert "models-max = 2\n" in made.text
+    made = convert({"models": {"A": {"cmd": "sh"}}, "groups": keep}, ENV)
+    assert "models-max = 1\n" in made.text
+
+
 def test_the_preset_can_be_read_and_means_the_same(tmp_path: Path) -> None:
     write_model(tmp_path / "m", "a b")
     server = server_command(tmp_path / "bin")
     config = {
         "models": {
             "A:1": {"cmd": f"{server} --port ${{PORT}} -m '{tmp_path}/m/a b.gguf' -c 512 --no-mmap -fa on", "ttl": 30},
-            "B": {"cmd": "mlx --port ${PORT}", "env": ["K=v w"], "aliases": ["b"]},
+            "B": {"cmd": "sh --port ${PORT}", "env": ["K=v w"], "aliases": ["b"]},
         }
     }
     (tmp_path / "p.ini").write_text(convert(config, ENV).text)
@@ -215,7 +274,7 @@ def test_the_preset_can_be_read_and_means_the_same(tmp_path: Path) -> None:
     assert a.source_args == ("-m", f"{tmp_path}/m/a b.gguf")
     assert a.args == ("--ctx-size", "512", "--no-mmap", "--flash-attn", "on")
     assert a.idle_unload_s == 30
-    assert (b.cmd, b.env, b.aliases) == ("mlx --port ${PORT}", (("K", "v w"),), ("b",))
+    assert (b.cmd, b.env, b.aliases) == ("sh --port ${PORT}", (("K", "v w"),), ("b",))
 
 
 @pytest.mark.parametrize(

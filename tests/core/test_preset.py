@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
@@ -30,6 +31,9 @@ class Table:
     def lookup(self, key: str) -> Option | None:
         bare = key.lstrip("-")
         return next((o for o in self.options if key == o.env or any(bare == n.lstrip("-") for n in o.names)), None)
+
+    def spellings(self) -> Iterable[str]:
+        return [name for option in self.options for name in option.names]
 
 
 TABLE = Table(
@@ -179,6 +183,22 @@ def test_all_faults_are_told_at_once_with_their_lines() -> None:
     presets = read("version = 2\n[A]\njunk\nmemory = x\n[B\nc = 1\n[C]\nmemory = y\n")
     assert [problem.line for problem in presets.problems] == [1, 3, 5, 4, 8]
     assert "C" in presets.drafts
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("ctx_sise", "ctx-size"),
+        ("n-gpu-layer", "n-gpu-layers"),
+        ("--paralel", "parallel"),
+        ("memroy", "memory"),
+        ("zzz", ""),
+    ],
+)
+def test_a_key_that_is_misspelt_is_told_with_the_one_that_was_meant(key: str, meant: str) -> None:
+    said = read(f"[A]\n{key} = 5\n").warnings
+    question = f" (did you mean {meant}?)" if meant else ""
+    assert said == [f"p.ini:2: [A] {key} is no option of this llama-server{question}; left out"]
 
 
 def test_an_unknown_key_is_left_out_with_file_and_line() -> None:

@@ -68,6 +68,9 @@ GOOD = '{"t": 0, "model": "A", "duration": 1}'
         ('{"t": 1, "model": "A", "duration": 1', "is not JSON"),
         ("\x80", "is not JSON"),
         ("[1, 2]", "expected `object`"),
+        ("[1, 2]", "a trace has lines like"),
+        ('{"t": 1e308, "model": "A", "duration": 1}', "t: expected `float` <= "),
+        ('{"t": 1, "model": "A", "duration": 1e308}', "duration: expected `float` <= "),
     ],
 )
 def test_bad_line_is_told_with_file_and_line(call: Call, tmp_path: Path, line: str, says: str) -> None:

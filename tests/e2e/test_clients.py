@@ -320,6 +320,9 @@ async def test_both_clients_are_served_by_a_real_llama_server(tmp_path: Path, re
         vectors = await c.embeddings.create(model="elm", input=["a", "b"])
         assert len({len(v.embedding) for v in vectors.data}) == 1
         assert len(vectors.data) == 2
+        told = await c.responses.create(model="ash", input="hi", max_output_tokens=8)
+        assert told.output_text
+        assert (await c.responses.input_tokens.count(model="ash", input="hi")).input_tokens > 2
         with pytest.raises(openai.BadRequestError):  # the child's own error, passed on as it is
             await c.chat.completions.create(model="ash", messages=HELLO, max_tokens=8, n=-1, temperature=0, stop=[7])  # type: ignore[list-item]
         async with anthropic_client(r, key="none") as a:
@@ -329,5 +332,5 @@ async def test_both_clients_are_served_by_a_real_llama_server(tmp_path: Path, re
                 assert [event async for event in stream]
         async with r.client() as http:
             text = (await http.get("/metrics")).text
-        told = next(line for line in text.splitlines() if line.startswith('llmtop_tokens_generated_total{model="ash"}'))
-        assert float(told.split()[-1]) == 32, "four answers of eight tokens each, as the child itself counts them"
+        line = next(line for line in text.splitlines() if line.startswith('llmtop_tokens_generated_total{model="ash"}'))
+        assert float(line.split()[-1]) == 40, "five answers of eight tokens each, as the child itself counts them"

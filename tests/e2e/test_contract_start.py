@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llmtop.demo.tiny_gguf import write_tiny
 from llmtop.testing.models import server_command, write_model
 from llmtop.testing.rig import Rig, quiet_environment, rig
 
@@ -166,4 +167,20 @@ async def test_a_file_that_is_no_gguf_evicts_nobody_and_is_taken_once_it_is_mend
         assert not r.events("B")
         assert (await r.model("B"))["problem"]
         (r.models / "B.gguf").write_bytes(good)
+        assert (await r.ask(c, "B")).status_code == 200
+
+
+async def test_a_model_whose_file_is_cut_short_evicts_nobody(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    write_tiny(models / "B.gguf")
+    whole = (models / "B.gguf").read_bytes()
+    (models / "B.gguf").write_bytes(whole[:-1000])
+    async with rig(tmp_path, {"A": {}}, "--models-max", "1") as r, r.client() as c:
+        assert (await r.ask(c, "A")).status_code == 200
+        answer = await r.ask(c, "B")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "load_failed")
+        assert "cut short" in answer.json()["error"]["message"]
+        assert (await r.model("A"))["state"] == "loaded"
+        (models / "B.gguf").write_bytes(whole)
         assert (await r.ask(c, "B")).status_code == 200

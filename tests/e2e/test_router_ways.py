@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from llmtop.testing.models import write_model
 from llmtop.testing.rig import Rig, rig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -184,5 +185,35 @@ async def test_the_feed_of_models_tells_each_state_on_its_way(tmp_path: Path) ->
         await r.say(c, "/models/unload", model="A")
         await told("unloaded", "loading", "loaded", "stopping", "unloaded")
         assert states("B") == ["unloaded"]
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def test_a_reload_by_request_tells_the_feed_and_touches_only_what_changed(tmp_path: Path) -> None:
+    async with rig(tmp_path, {"A": {}, "B": {}}, "--models-max", "2", "--no-watch") as r, r.client() as c:
+        for m in "AB":
+            await r.ask(c, m)
+        born = [r.events(m, "spawn") for m in "AB"]
+        seen: list[dict[str, Any]] = []
+        reader = asyncio.create_task(feed(r, c, seen))
+
+        async def told(*want: tuple[str, str]) -> None:
+            async def there() -> bool:
+                return {(e["event"], e["model"]) for e in seen} >= set(want)
+
+            await r.until(there, f"the feed tells of {want}")
+
+        await told(("model_status", "A"), ("model_status", "B"))
+        write_model(r.models, "C", load_ms=50)
+        ids = [m["id"] for m in (await c.get("/v1/models")).json()["data"]]
+        assert ids == ["A", "B"], "not before it is asked for"
+        ids = [m["id"] for m in (await c.get("/v1/models?reload=1")).json()["data"]]
+        assert ids == ["A", "B", "C"]
+        await told(("models_reload", "*"), ("model_status", "C"))
+        (r.models / "C.gguf").unlink()
+        assert [m["id"] for m in (await c.get("/models?reload=true")).json()["data"]] == ["A", "B"]
+        await told(("model_remove", "C"))
+        assert [r.events(m, "spawn") for m in "AB"] == born
+        assert [(await r.model(m))["state"] for m in "AB"] == ["loaded", "loaded"]
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)

@@ -10,22 +10,26 @@ from collections.abc import Sequence
 import typer
 
 from llmtop.cli.context import Invocation, View, say
+from llmtop.cli.teach import teach
 from llmtop.errors import ConfigError, LlmtopError
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "run": ("serve", "check"),
     "demo": ("demo",),
     "attach": ("attach",),
+    "web": ("web",),
     "fit": ("fit",),
     "doctor": ("doctor",),
     "simulate": ("simulate",),
+    "talk": ("ps", "swaps", "logs", "load", "evict", "pin", "unpin", "kill", "queue"),
     "neighbours": ("import", "export"),
     "service": ("service",),
-    "talk": ("ps", "swaps", "logs", "load", "evict", "pin", "unpin", "kill", "queue"),
 }
 """Modules of this package with a function ``register(app)``, and the commands each adds, in the order of ``--help``."""
 
 
+NAMES_A_MODEL = frozenset({"logs", "load", "evict", "pin", "unpin", "kill"})
+"""Commands where ``--`` means what it means elsewhere: a model may be called ``-x``."""
 COMPLETES = "_LLMTOP_COMPLETE"
 """Set by a shell's completion function, which runs the program to ask what may follow."""
 
@@ -49,6 +53,7 @@ def build(command: str = "") -> typer.Typer:
     )
     for name in wanted or GROUPS:
         importlib.import_module(f"llmtop.cli.{name}").register(app)
+    teach(app)
     if wanted:
         app.registered_commands = [c for c in app.registered_commands if _name(c) == command]
         app.callback()(_no_options)
@@ -82,12 +87,24 @@ def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
     Returns:
         Exit code.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started it (>&-)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     words = list(sys.argv[1:] if argv is None else argv)
-    cut = words.index("--") if "--" in words else len(words)
+    cut = words.index("--") if "--" in words and _first(words) not in NAMES_A_MODEL else len(words)
     call = Invocation(view, tuple(words[cut + 1 :]))
+    if COMPLETES in os.environ:
+        from llmtop.cli.complete import whole_names
+
+        with whole_names(os.environ):
+            return _run(words[:cut], call)
+    return _run(words[:cut], call)
+
+
+def _run(words: list[str], call: Invocation) -> int:
     try:
-        command = typer.main.get_command(build(_first(words[:cut])))
-        result = command.main(args=words[:cut], prog_name="llmtop", standalone_mode=False, obj=call)
+        command = typer.main.get_command(build(_first(words)))
+        result = command.main(args=words, prog_name="llmtop", standalone_mode=False, obj=call)
         if result == 130:  # Typer's word for Ctrl-C
             return 1
         return result if isinstance(result, int) else 0
@@ -99,11 +116,9 @@ def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
         return int(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return 1
-    except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # nobody reads any more: keep the interpreter quiet
-        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}: mend that, and try again", 1)
     except Exception as error:
         return _unexpected(error)
 
@@ -111,8 +126,8 @@ def main(argv: Sequence[str] | None = None, view: View | None = None) -> int:
 def _unexpected(error: Exception) -> int:
     tell = getattr(error, "format_message", None)  # Typer's own errors, whichever package they come from
     if callable(tell):
-        text = str(tell()).rstrip(".")
-        return _fail(f"{text}; llmtop --help shows what there is", int(getattr(error, "exit_code", 2)))
+        text, asked = str(tell()).rstrip("."), getattr(getattr(error, "ctx", None), "command_path", "llmtop")
+        return _fail(f"{text}; {asked} --help shows what there is", int(getattr(error, "exit_code", 2)))
     if os.environ.get("LLMTOP_DEBUG"):
         raise error
     return _fail(f"{type(error).__name__}: {error} (a bug in llmtop: LLMTOP_DEBUG=1 shows where)", 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
-from llmtop.cli.caller import Caller
+from llmtop.cli.caller import Caller, Target
 from llmtop.cli.context import has_terminal, invocation
 from llmtop.cli.talk import Key, State, target
 from llmtop.errors import ConfigError
@@ -33,10 +34,20 @@ def attach(
     """Show the screen of a llmtop that runs elsewhere. Leaving the screen leaves it running."""
     call = invocation(context)
     where = target(context, url or also_url, key, state)
-    if call.view is None or not has_terminal():
+    shown = has_terminal() or "TEXTUAL_DRIVER" in os.environ  # a driver has a screen of its own: a browser's
+    if call.view is None or not shown:
         raise ConfigError("attach needs a terminal: llmtop ps --watch does without")
+    look_first(where)
+    return call.view.attach(where.url, where.key, readonly=readonly, record=record)
+
+
+def look_first(where: Target) -> None:
+    """Tell a wrong address or key before a screen is taken.
+
+    Raises:
+        StartError: Nothing answers there, it wants its key, or it is no llmtop.
+    """
     from llmtop.remote_router import is_router
 
     if not is_router(where.url, where.key):
-        Caller(where).get("/api/state")  # a wrong address or key is told here, before the screen is taken
-    return call.view.attach(where.url, where.key, readonly=readonly, record=record)
+        Caller(where).pid()

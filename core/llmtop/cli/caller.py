@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from llmtop.children.text import safe_text
 from llmtop.cli import wire
-from llmtop.errors import ConfigError, StartError
+from llmtop.errors import STATUS, ConfigError, StartError
 
 TIMEOUT_S = 10.0
 OWNER_FILE = "owner.json"
@@ -46,10 +47,12 @@ def find(url: str | None, key: str | None, state_dir: str | None, env: Mapping[s
         Where it should be; nothing was asked yet.
 
     Raises:
-        ConfigError: The URL is none.
+        ConfigError: The URL is none, or the key cannot be one.
     """
     key = key or env.get("LLMTOP_API_KEY") or env.get("LLAMA_API_KEY") or ""
     key = next((part.strip() for part in key.split(",") if part.strip()), "")
+    if not key.isprintable():
+        raise ConfigError("the key is no line of plain text: look at --api-key and LLAMA_API_KEY")
     named = url or env.get("LLMTOP_URL")
     if named:
         return Target(checked_url(named), key, "--url" if url else "LLMTOP_URL")
@@ -98,6 +101,10 @@ def _recorded(folder: Path) -> str:
     return url if url.startswith("http://") else ""
 
 
+class KeyWanted(StartError):
+    """A llmtop answers, and wants a key, or another one."""
+
+
 class Caller:
     """Asks one llmtop, one request at a time.
 
@@ -118,6 +125,18 @@ class Caller:
         """
         return self._ask("GET", path, None)
 
+    def pid(self) -> int:
+        """The process of the llmtop there.
+
+        Raises:
+            KeyWanted: It wants its key.
+            StartError: Nothing answers there, or what does is no llmtop.
+        """
+        try:
+            return int(json.loads(self.get("/api/state"))["pid"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise StartError(f"{self.target.url} answers, but not as a llmtop ({self.target.found})") from None
+
     def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """The answer to a POST with a JSON body. Raises as ``get`` does."""
         return dict(json.loads(self._ask("POST", path, json.dumps(body or {}).encode()) or b"{}"))
@@ -137,6 +156,9 @@ class Caller:
             )
         except (OSError, ValueError) as error:
             raise StartError(self._nobody(error)) from None
+        if status == 401:
+            kind = KeyWanted if b'"unauthorized"' in text else StartError
+            raise kind(f"{self.target.url} wants its key: give --api-key, or set LLAMA_API_KEY")
         if status >= 400:
             raise StartError(self._refused(status, text))
         return text
@@ -148,13 +170,13 @@ class Caller:
         return f"{place} does not answer as a llmtop: {type(error).__name__} {error}".rstrip()
 
     def _refused(self, status: int, text: bytes) -> str:
-        if status == 401:
-            return f"{self.target.url} wants its key: give --api-key, or set LLAMA_API_KEY"
         try:
             error = json.loads(text)["error"]
-            return f"{error['message']} ({error['type']})"
-        except (ValueError, KeyError, TypeError):
-            return f"{self.target.url} answers {status}: is it a llmtop? ({self.target.found})"
+            if error["type"] in STATUS:
+                return safe_text(f"{error['message']} ({error['type']})")
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        return f"{self.target.url} answers {status}: is it a llmtop? ({self.target.found})"
 
 
 def _exchange_tls(

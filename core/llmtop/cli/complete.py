@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
+import sys
 import threading
+from collections.abc import Generator, MutableMapping
 from typing import Any
 
 import typer
@@ -19,6 +23,33 @@ WITHIN_S = 0.7
 MOST = 200
 _PLAIN = re.compile(r"[A-Za-z0-9._:/@+=,-]+")
 """Names that a shell takes as they stand. Others are not offered: a shell acts on ``$(…)``, a name may be anything."""
+
+
+@contextlib.contextmanager
+def whole_names(env: MutableMapping[str, str]) -> Generator[None]:
+    """Put together what bash splits: for it a colon ends a word, and it wants only what follows the last one.
+
+    Args:
+        env: Environment of a completion, ``COMP_WORDS`` with a word a line; bash's is changed.
+    """
+    words = env.get("COMP_WORDS", "").split("\n")[: int(env.get("COMP_CWORD", "0")) + 1]
+    whole: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if whole and ":" in {before, word}:
+            whole[-1] += word
+        else:
+            whole.append(word)
+    if len(whole) == len(words):
+        yield
+        return
+    env["COMP_WORDS"], env["COMP_CWORD"] = "\n".join(whole), str(len(whole) - 1)
+    there = whole[-1].rpartition(":")[0] + ":"
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told):
+            yield
+    finally:
+        sys.stdout.write("\n".join(line.removeprefix(there) for line in told.getvalue().splitlines()))
 
 
 def model_names(context: typer.Context, incomplete: str) -> list[str]:

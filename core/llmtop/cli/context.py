@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import typer
 
+from llmtop.children.text import safe_text
 from llmtop.errors import ConfigError
 
 if TYPE_CHECKING:
     from llmtop.config.resolve import Configuration
+
+
+LONGEST = 2000
+"""Longest line to stderr that is printed whole [characters]: a failed load tells the child's last lines."""
 
 
 class View(Protocol):
@@ -23,6 +29,10 @@ class View(Protocol):
 
     def attach(self, url: str, key: str, *, readonly: bool, record: str) -> int:
         """Show a core that runs elsewhere."""
+        ...
+
+    def web(self, url: str, key: str, *, readonly: bool, host: str, port: int) -> int:
+        """Serve views of a core that runs elsewhere to browsers of this machine."""
         ...
 
     def replay(self, path: str) -> int:
@@ -51,7 +61,7 @@ class Invocation:
             ConfigError: There are words after ``--``.
         """
         if self.child_args:
-            raise ConfigError(f"{command} starts no llama-server: leave out what follows --")
+            raise ConfigError(f"{command} hands nothing on to a llama-server: leave out what follows --")
 
 
 def invocation(context: typer.Context) -> Invocation:
@@ -62,14 +72,22 @@ def invocation(context: typer.Context) -> Invocation:
 
 
 def say(line: str) -> None:
-    """Print one line to stderr, as llmtop."""
-    print(f"llmtop: {line}", file=sys.stderr, flush=True)  # noqa: T201
+    """Print one line to stderr, as llmtop; no terminal acts on what is in it."""
+    print(f"llmtop: {safe_text(line, LONGEST)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def out(text: str) -> None:
-    """Print to stdout; a reader that has left (``| head``) is no error."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
+    """Print to stdout.
+
+    Raises:
+        typer.Exit: The reader has left (``| head``), which is no failure.
+    """
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        raise typer.Exit(0) from None
 
 
 def has_terminal() -> bool:

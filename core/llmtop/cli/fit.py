@@ -134,7 +134,7 @@ def _print(
     heads = ("MODEL", "COUNTS", "BY", "DECLARED", "MEASURED", "ESTIMATE", "WEIGHTS", "KV", "COMPUTE", "FITS", "NOTE")
     lines = [
         (
-            safe_text(row.model),
+            row.model,
             size(row.counts),
             row.by,
             size(row.declared),
@@ -144,11 +144,11 @@ def _print(
             size(row.kv),
             size(row.compute),
             ("yes" if row.fits else "no") if row.counts is not None else "?",
-            safe_text(row.note),
+            row.note,
         )
         for row in rows
     ]
-    table("", heads, lines, right=frozenset(range(1, 9)) - {2})
+    table("", heads, lines, right=frozenset(range(1, 9)) - {2}, spare=(3, 4, 8, 7, 6, 5))
     cap = configuration.settings.models_max
     out(f"\nbudget: {size(budget.bytes) if budget.bytes is not None else 'none'} ({budget.why})")
     out(f"cap: {cap if cap else 'none'}; prompt cache beside it: {_cache(configuration.settings.cache_ram_mib)}")

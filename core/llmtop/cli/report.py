@@ -12,9 +12,8 @@ from llmtop.config.options import is_loopback
 from llmtop.config.resolve import Configuration
 from llmtop.config.spec import MIB, ModelSpec
 
-FAULT_LENGTH = 1000
-ARGS_LENGTH = 4000
-"""Longest lines that are printed whole [characters]."""
+LENGTH = 4000
+"""Longest line that is printed whole [characters]."""
 
 
 def report(configuration: Configuration, faults: Sequence[str]) -> str:
@@ -27,7 +26,7 @@ def report(configuration: Configuration, faults: Sequence[str]) -> str:
     Returns:
         Lines for a person; no secrets.
     """
-    return "\n".join(_lines(configuration, faults))
+    return "\n".join(safe_text(line, LENGTH) for line in _lines(configuration, faults))
 
 
 def machine_report(configuration: Configuration, faults: Sequence[str]) -> dict[str, object]:
@@ -73,28 +72,27 @@ def _lines(configuration: Configuration, faults: Sequence[str]) -> Iterator[str]
         yield from _model(configuration, spec)
     for warning in settings.warnings:
         if warning not in faults:
-            yield f"warning     {safe_text(warning)}"
-    for fault in faults:
-        yield safe_text(fault, FAULT_LENGTH)
+            yield f"warning     {warning}"
+    yield from faults
     yield f"{len(faults)} fault(s)." if faults else "No faults found."
 
 
 def _model(configuration: Configuration, spec: ModelSpec) -> Iterator[str]:
     marks = [name for name, on in (("pinned", spec.pin), ("loaded at start", spec.load_on_startup)) if on]
     also = f" (also {', '.join(spec.aliases)})" if spec.aliases else ""
-    yield f"  {safe_text(spec.id)}{also}  [{', '.join((spec.source, *marks))}]"
+    yield f"  {spec.id}{also}  [{', '.join((spec.source, *marks))}]"
     if spec.problem:
-        yield f"      cannot be loaded: {safe_text(spec.problem)}"
+        yield f"      cannot be loaded: {spec.problem}"
     elif spec.cmd:
-        yield f"      cmd {safe_text(shlex.join(_command(configuration, spec)))}"
+        yield f"      cmd {shlex.join(_command(configuration, spec))}"
         yield (
             "      its port is as open as loopback is: it has no key of its own, and every program and user of this "
             "machine can reach it"
         )
     else:
-        yield "      " + safe_text(shlex.join(_command(configuration, spec)), ARGS_LENGTH)
+        yield "      " + shlex.join(_command(configuration, spec))
         for place, words in configuration.catalog.origins.get(spec.id, {}).items():
-            yield f"      by {safe_text(place)}: {safe_text(shlex.join(masked(words)), ARGS_LENGTH)}"
+            yield f"      by {place}: {shlex.join(masked(words))}"
 
 
 def _command(configuration: Configuration, spec: ModelSpec) -> tuple[str, ...]:

@@ -11,21 +11,14 @@ from llmtop.cli.context import has_terminal, invocation, out, say
 from llmtop.cli.flags import merged, with_options
 from llmtop.errors import ConfigError
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  llmtop --models-dir ~/models --models-max 2
-  llmtop serve --models-preset models.ini --memory-budget 48GiB -- -ngl 99 --flash-attn on
-  llmtop demo          (nothing needed: tiny models that it writes itself)
-  llmtop ps            (what a running llmtop is doing)
-
+CODES = """
 [bold]Exit codes[/bold]  0 done; 1 it failed, or check found a fault; 2 wrong use, or a configuration that cannot start
 """
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    app.callback(invoke_without_command=True, epilog=EXAMPLES)(with_options(root))
+    app.callback(invoke_without_command=True, epilog=CODES)(with_options(root))
     app.command(rich_help_panel="Run")(with_options(serve))
     app.command(rich_help_panel="Look into it")(with_options(check))
 
@@ -56,9 +49,10 @@ def root(
         call.refuse_child_args("--replay")
         return call.view.replay(replay)
     if call.view is not None and has_terminal():
+        from llmtop.cli.offer import run_or_attach
         from llmtop.config.resolve import resolve
 
-        return call.view.run(resolve(flags, os.environ, call.child_args))
+        return run_or_attach(call.view, resolve(flags, os.environ, call.child_args))
     say("no terminal here: serving without the view, as llmtop serve does")
     return _serve(flags, call.child_args)
 

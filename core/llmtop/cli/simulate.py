@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from llmtop.children.text import safe_text
 from llmtop.cli.context import invocation, out
 from llmtop.cli.jsonform import versioned
 from llmtop.cli.tables import seconds, size, table
@@ -241,12 +242,11 @@ def _print(
     title = f"{len(trace.asks)} requests for {len(trace.models)} models"
     if trace.left_out:
         title += f"; {trace.left_out} more of the recording never ran and are left out"
-    table(title, _HEADS, [_row(run) for run in runs], right=frozenset(range(11)))
-    names = max(len(name) for name in trace.models)
-    names = min(names, 30)
-    width = max(20, shutil.get_terminal_size((110, 24)).columns - names - 2)
+    table(title, _HEADS, [_row(run) for run in runs], right=frozenset(range(11)), spare=(9, 6, 4, 10, 8))
+    names = min(max(len(name) for name in trace.models), 30)
+    wide = max(20, shutil.get_terminal_size((110, 24)).columns - names - 2)
     out(f"\nmodels-max {show.models_max or 'no cap'}, 0 to {seconds(history.end_s)}:  {LEGEND}")
-    out("\n".join(f"{name[:names].ljust(names)}  {row}" for name, row in timeline(history, width)))
+    out("\n".join(f"{safe_text(name, names).ljust(names)}  {row}" for name, row in timeline(history, wide)))
     out("")
     if advice is None:
         out("no recommendation: no setting answers everybody; give it more memory or a larger cap")

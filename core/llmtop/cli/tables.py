@@ -6,9 +6,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from llmtop.children.text import safe_text
 from llmtop.cli.context import out
 
 Row = Sequence[str]
+GAP = 2
+"""Blanks between two columns [1]."""
+FOLDED = 20
+"""A last column of so many cells is readable still [1]."""
 
 
 def size(value: int | None) -> str:
@@ -32,40 +37,67 @@ def seconds(value: float | None) -> str:
     return f"{value / 60:.0f}m" if value < 6000 else f"{value / 3600:.0f}h"
 
 
-def table(title: str, heads: Row, rows: Sequence[Row], *, right: frozenset[int] = frozenset()) -> None:
+def table(
+    title: str, heads: Row, rows: Sequence[Row], *, right: frozenset[int] = frozenset(), spare: Sequence[int] = ()
+) -> None:
     """Print rows under their heads.
 
     Args:
         title: Line above; empty for none.
         heads: Column names.
-        rows: Cells; they are text, never markup.
+        rows: Cells; they are text, never markup, and from anyone: no terminal acts on them.
         right: Columns set to the right.
+        spare: Columns that a narrow terminal goes without, the first one first; elsewhere nothing is left out.
     """
+    title, cells = safe_text(title), [[safe_text(cell) for cell in row] for row in (heads, *rows)]
     if sys.stdout.isatty():
-        _rich(title, heads, rows, right)
+        _rich(title, cells, right, spare)
         return
-    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
+    widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
     lines = [
-        "  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in (heads, *rows)
+        "  ".join(_set(c, w, i in right) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in cells
     ]
     out("\n".join(([title] if title else []) + [line.rstrip() for line in lines]))
 
 
-def _rich(title: str, heads: Row, rows: Sequence[Row], right: frozenset[int]) -> None:
+def width(text: str) -> int:
+    """Cells that a terminal takes for a text [1]."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _set(text: str, cells: int, right: bool) -> str:
+    blanks = " " * (cells - width(text))
+    return blanks + text if right else text + blanks
+
+
+def _rich(title: str, cells: list[list[str]], right: frozenset[int], spare: Sequence[int]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for i, head in enumerate(heads):
-        made.add_column(head, justify="right" if i in right else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
     console = Console()
+    shown = _fitting([max(map(width, column)) for column in zip(*cells, strict=True)], console.width, spare)
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for i in shown:
+        made.add_column(Text(cells[0][i]), justify="right" if i in right else "left", overflow="fold")
+    for row in cells[1:]:
+        made.add_row(*(Text(row[i]) for i in shown))
     if title:
         console.print(Text(title, style="bold"))
     console.print(made)
+
+
+def _fitting(widths: Sequence[int], room: int, spare: Sequence[int]) -> list[int]:
+    """The columns that there is room for; the last one, with the words, can be folded."""
+    shown, going = list(range(len(widths))), list(spare)
+    need = [*widths[:-1], min(widths[-1], FOLDED)]
+    while going and sum(need[i] + GAP for i in shown) > room + GAP:
+        shown.remove(going.pop(0))
+    return shown
 
 
 def show_state(state: dict[str, Any], *, clear: bool = False) -> None:
@@ -80,13 +112,16 @@ def show_state(state: dict[str, Any], *, clear: bool = False) -> None:
     if state.get("hold"):
         title += "  QUEUE HELD"
     heads = ("MODEL", "STATE", "PID", "PORT", "BUSY", "WAIT", "MEMORY", "IDLE", "NOTE")
-    table(title, heads, [_model(model) for model in state["models"]], right=frozenset({2, 3, 4, 5, 6, 7}))
+    table(
+        title, heads, [_model(model) for model in state["models"]], right=frozenset(range(2, 8)), spare=(3, 2, 7, 5, 6)
+    )
     if state["queue"]:
         out("")
         show_queue(state)
     if state["oom"]["count"]:
         last: dict[str, Any] = state["oom"]["last"] or {}
-        out(f"\nout of memory {state['oom']['count']}x, last: {last.get('model', '')} {last.get('text', '')}".rstrip())
+        text = f"out of memory {state['oom']['count']}x, last: {last.get('model', '')} {last.get('text', '')}"
+        out("\n" + safe_text(text).rstrip())
 
 
 def _model(model: dict[str, Any]) -> Row:
@@ -141,4 +176,4 @@ def show_swaps(answer: dict[str, Any]) -> None:
         out("no swaps yet")
         return
     heads = ("#", "MODEL", "EVICTED", *(phase.removesuffix("_s").upper() for phase in phases), "RESULT", "REASON")
-    table("", heads, rows, right=frozenset({0, *range(3, 9)}))
+    table("", heads, rows, right=frozenset({0, *range(3, 9)}), spare=(7, 3, 4, 6, 5, 0))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Annotated, Any, cast
 from urllib.parse import quote
 
 import typer
 
+from llmtop.children.text import safe_text
 from llmtop.cli.caller import Caller, Target, find
 from llmtop.cli.complete import model_names, queue_verbs
-from llmtop.cli.context import invocation, out, say
+from llmtop.cli.context import LONGEST, invocation, out, say
 from llmtop.cli.jsonform import versioned
+from llmtop.errors import ConfigError, StartError
 
 _LOOK, _DO = "Look into it", "Say something to it"
 
@@ -35,6 +38,8 @@ _VERBS = {
     "kill": "End a model's process at once. What it was answering is lost.",
 }
 _DONE = {"load": "queued", "evict": "on its way out", "pin": "pinned", "unpin": "unpinned", "kill": "killed"}
+_OF_ONE = frozenset({"evict", "kill"})
+"""Verbs that may be meant for one instance, and not for one loaded since."""
 _WERE = {
     "load": "was there already",
     "evict": "was not running",
@@ -76,6 +81,16 @@ def _caller(context: typer.Context, url: str | None, key: str | None, state: str
     return Caller(target(context, url, key, state))
 
 
+@contextlib.contextmanager
+def _answers(caller: Caller) -> Generator[None]:
+    """What is read in here is a llmtop's answer, or an error says that it is none."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        where = caller.target
+        raise StartError(f"{where.url} answers, but not as a llmtop of this version ({where.found})") from None
+
+
 def ps(
     context: typer.Context,
     as_json: Json = False,
@@ -96,9 +111,10 @@ def ps(
         text = caller.get("/api/state")
         if as_json:
             out(versioned(text))
-        else:
-            from llmtop.cli.tables import show_state
+            return
+        from llmtop.cli.tables import show_state
 
+        with _answers(caller):
             show_state(json.loads(text), clear=watch)
 
     return _again(look, 1.0 if watch else None)
@@ -123,12 +139,14 @@ def swaps(context: typer.Context, as_json: Json = False, url: Url = None, key: K
     "phases": {"queued_s", "drain_s", "stop_s", "settle_s", "spawn_s", "load_s"}, "stops": […]}]}, newest last, null for
     a phase that did not occur.
     """
-    text = _caller(context, url, key, state).get("/api/swaps")
+    caller = _caller(context, url, key, state)
+    text = caller.get("/api/swaps")
     if as_json:
         out(versioned(text))
-    else:
-        from llmtop.cli.tables import show_swaps
+        return 0
+    from llmtop.cli.tables import show_swaps
 
+    with _answers(caller):
         show_swaps(json.loads(text))
     return 0
 
@@ -147,29 +165,58 @@ def logs(
 
     def look() -> None:
         nonlocal after
-        lines: list[dict[str, Any]] = json.loads(caller.get(f"/api/models/{quote(model, safe='')}/log?after={after}"))[
-            "lines"
-        ]
-        if lines:
-            out("\n".join(str(line["text"]) for line in lines))
-            after = max(int(line["seq"]) for line in lines)
+        text = caller.get(f"{_path(model, 'log')}?after={after}")
+        with _answers(caller):
+            lines: list[dict[str, Any]] = json.loads(text)["lines"]
+            if lines:
+                out("\n".join(safe_text(str(line["text"]), LONGEST) for line in lines))
+                after = max(int(line["seq"]) for line in lines)
+            elif after < 0 and not follow:
+                say(f"nothing is kept of {model}: it was not loaded since that llmtop started")
 
     return _again(look, 0.5 if follow else None)
 
 
+def _path(model: str, verb: str) -> str:
+    return f"/api/models/{quote(model, safe='', errors='surrogateescape')}/{verb}"
+
+
 def _model_command(verb: str) -> Callable[..., int]:
-    def command(context: typer.Context, model: ModelName, url: Url = None, key: Key = None, state: State = None) -> int:
-        reply = _caller(context, url, key, state).post(f"/api/models/{quote(model, safe='')}/{verb}")
-        say(f"{model} {(_DONE if reply.get('changed') else _WERE)[verb]}")
+    def say_it(
+        context: typer.Context, model: str, url: str | None, key: str | None, state: str | None, **body: object
+    ) -> int:
+        if not model:
+            raise ConfigError(f"{verb} needs a model's name: llmtop ps lists them")
+        caller = _caller(context, url, key, state)
+        with _answers(caller):
+            changed = caller.post(_path(model, verb), body)["changed"]
+        say(f"{model} {(_DONE if changed else _WERE)[verb]}")
         return 0
 
-    return command
+    def command(context: typer.Context, model: ModelName, url: Url = None, key: Key = None, state: State = None) -> int:
+        return say_it(context, model, url, key, state)
+
+    def command_of_one(
+        context: typer.Context,
+        model: ModelName,
+        instance: Annotated[
+            int | None,
+            typer.Option("--instance", metavar="N", help="Only if it is still this one: ps --json tells the number."),
+        ] = None,
+        url: Url = None,
+        key: Key = None,
+        state: State = None,
+    ) -> int:
+        return say_it(context, model, url, key, state, **({} if instance is None else {"instance": instance}))
+
+    return command_of_one if verb in _OF_ONE else command
 
 
 def queue(
     context: typer.Context,
     verb: Annotated[
-        str | None, typer.Argument(metavar="[hold|resume|step]", help="Nothing shows it.", autocompletion=queue_verbs)
+        str | None,
+        typer.Argument(metavar="[hold|resume|step]", help="Left out: it is shown.", autocompletion=queue_verbs),
     ] = None,
     url: Url = None,
     key: Key = None,
@@ -182,9 +229,13 @@ def queue(
     if verb is None:
         from llmtop.cli.tables import show_queue
 
-        show_queue(json.loads(caller.get("/api/state")))
+        text = caller.get("/api/state")
+        with _answers(caller):
+            show_queue(json.loads(text))
         return 0
-    reply = caller.post(f"/api/queue/{verb}")
+    with _answers(caller):
+        changed = caller.post(f"/api/queue/{verb}")["changed"]
     told = {"hold": "held", "resume": "resumed", "step": "takes one step"}
-    say(f"queue {told[verb]}" if reply.get("changed") else f"queue: nothing changed by {verb}")
+    were = {"hold": "was held already", "resume": "was not held", "step": "has nobody who could take a step"}
+    say(f"queue {(told if changed else were)[verb]}")
     return 0

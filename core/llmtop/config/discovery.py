@@ -12,8 +12,8 @@ import msgspec
 from llmtop.config.cache import hub_folder, scan_cache
 from llmtop.config.folders import Found, look, scan
 from llmtop.config.ini import Problem, read_ini
-from llmtop.config.keys import DOWNLOADS, SOURCES, Arg, OptionTable
-from llmtop.config.preset import Draft, Presets, as_args, inherited, interpret, kept, merge
+from llmtop.config.keys import DOWNLOADS, SOURCES, Arg, OptionTable, near
+from llmtop.config.preset import Draft, Presets, as_args, begins_option, inherited, interpret, kept, merge
 from llmtop.config.spec import ModelSpec, Settings
 from llmtop.errors import ConfigError
 
@@ -77,7 +77,7 @@ def build_catalog(
         if models[name].problem and not draft.problem and name not in known:
             problems.append(Problem(draft.path, draft.line, f"[{name}] {models[name].problem}"))
     models, clashes = _unique(models, presets)
-    warnings = [*presets.warnings, *clashes]
+    warnings = [*presets.warnings, *clashes, *_unknown(extra, table)]
     if not models:
         place = settings.models_dir or str(hub_folder(env))
         warnings.append(
@@ -90,6 +90,21 @@ def build_catalog(
         faults.append(too_many)
     origins = {name: _origins(name, presets, extra) for name, spec in models.items() if not spec.cmd}
     return Catalog(models, (*problems, *presets.problems), tuple(warnings), tuple(presets.problems), origins)
+
+
+def _unknown(extra: Sequence[Arg], table: OptionTable | None) -> list[str]:
+    """What follows ``--`` and ends every child at once; it is passed on all the same: ``--help`` may not tell all."""
+    lines: list[str] = []
+    if table is None:
+        return lines
+    for word in dict.fromkeys(arg.argv[0] for arg in extra):
+        name, equals, value = word.partition("=")
+        if begins_option(word) and table.lookup(word) is not None:
+            continue
+        known = equals and table.lookup(name) is not None
+        mend = f"write {name} {value}" if known else f"take it out{near(name, table)}"
+        lines.append(f"{word if known else name} after -- is no option of this llama-server: loads will fail, {mend}")
+    return lines
 
 
 def _origins(name: str, presets: Presets, extra: Sequence[Arg]) -> dict[str, tuple[str, ...]]:

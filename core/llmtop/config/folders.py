@@ -10,11 +10,22 @@ from pathlib import Path
 import msgspec
 
 from llmtop.config.ini import Problem
+from llmtop.config.units import is_text
 from llmtop.errors import ConfigError
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
 _SUFFIX = ".gguf"
 MAGIC = b"GGUF"
+_STANDS_IN = {
+    b"": "it is empty",
+    b"vers": "it is a Git LFS pointer",
+    b"<!DO": "it is a web page",
+    b"<!do": "it is a web page",
+    b"<htm": "it is a web page",
+}
+"""First bytes of what comes where a model was expected, to what it is."""
+_UNFINISHED = ".aria2"
+"""Beside a file that aria2 is still writing; the file itself has its full size from the start."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -60,11 +71,11 @@ def scan(folder: str) -> tuple[list[Found], list[Problem]]:
         raise ConfigError(
             f"--models-dir: {folder} cannot be read: {error.strerror}; name a folder of .gguf files"
         ) from None
-    problems: list[Problem] = []
+    names, problems = _sendable(folder, names)
     found = {model.id: model for model in group(folder, names)}
     for name in names:
         inner = os.path.join(folder, name)
-        if name.startswith(".") or not os.path.isdir(inner):
+        if name.startswith(".") or not os.path.isdir(inner) or _encloses(inner, folder):
             continue
         model = _one(inner, name, problems)
         if model is None:
@@ -80,12 +91,35 @@ def scan(folder: str) -> tuple[list[Found], list[Problem]]:
     return models, problems
 
 
+def _sendable(folder: str, names: Iterable[str]) -> tuple[list[str], list[Problem]]:
+    """Leave out names that are not UTF-8: no answer in JSON could hold them."""
+    kept: list[str] = []
+    problems: list[Problem] = []
+    for name in names:
+        if is_text(name):
+            kept.append(name)
+        elif not name.startswith("."):
+            shown = os.fsencode(os.path.join(folder, name)).decode("utf-8", "backslashreplace")
+            problems.append(Problem(shown, 0, "its name is not UTF-8 and it is left out", "rename it"))
+    return kept, problems
+
+
+def _encloses(inner: str, folder: str) -> bool:
+    """A link back to the folder itself, or to one that holds it."""
+    if not os.path.islink(inner):
+        return False
+    whole = os.path.realpath(folder)
+    return os.path.commonpath((os.path.realpath(inner), whole)) == os.path.realpath(inner)
+
+
 def _one(folder: str, name: str, problems: list[Problem]) -> Found | None:
     try:
-        models = group(folder, sorted(os.listdir(folder)))
+        names, left_out = _sendable(folder, sorted(os.listdir(folder)))
     except OSError as error:
         problems.append(Problem(folder, 0, f"cannot be read: {error.strerror}"))
         return None
+    problems += left_out
+    models = group(folder, names)
     if not models:
         return None
     chosen = next((model for model in models if model.id == name), models[0])
@@ -103,6 +137,7 @@ def _one(folder: str, name: str, problems: list[Problem]) -> Found | None:
 
 def group(folder: str, names: Iterable[str]) -> list[Found]:
     """Make models of the ``.gguf`` files of one folder: shards put together, projectors with the model they are for."""
+    names = [name for name in names if is_text(os.path.join(folder, name))]
     shards: dict[str, dict[int, str]] = {}
     counts: dict[str, int] = {}
     projectors: list[str] = []
@@ -139,7 +174,9 @@ def _found(model: str, parts: dict[int, str], count: int, projector: str) -> Fou
     files = tuple(parts[index] for index in sorted(parts))
     path = parts.get(1, files[0])
     if len(parts) < count:
-        return Found(model, path, files, projector, f"{len(parts)} of {count} shards")
+        missing = [f"{index:05d}" for index in range(1, count + 1) if index not in parts]
+        named = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        return Found(model, path, files, projector, f"{len(parts)} of {count} shards, without {named}")
     fault = look([("model", file) for file in files] + ([("mmproj", projector)] if projector else []))
     return Found(model, path, files, projector, *(fault or ("", "bad_file")))
 
@@ -161,7 +198,9 @@ def look(files: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
             return f"{role} not found: {path}", "not_found"
         except OSError as error:
             return f"{role} cannot be read: {path}: {error.strerror}", "bad_file"
+        if os.path.exists(path + _UNFINISHED):
+            return f"{os.path.basename(path)} is not whole yet: {path}{_UNFINISHED} is beside it", "bad_file"
         if head != MAGIC:
-            starts = f"starts with {head.hex(' ')}" if head else "it is empty"
+            starts = _STANDS_IN.get(head, f"starts with {head.hex(' ')}")
             return f"{os.path.basename(path)} is not a GGUF file ({starts})", "bad_file"
     return None

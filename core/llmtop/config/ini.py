@@ -62,7 +62,7 @@ def read_ini(path: str) -> tuple[list[Section], list[Problem]]:
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"--models-preset: {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"--models-preset: {path} cannot be read: {error.strerror}; name a preset (INI)") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"--models-preset: {path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
     return parse_ini(text, path)
@@ -77,6 +77,12 @@ def parse_ini(text: str, path: str = "preset") -> tuple[list[Section], list[Prob
         line = raw.removesuffix("\r")
         bare = line.strip(" \t")
         if not bare or bare[0] in ";#":
+            continue
+        if "\0" in bare:
+            problems.append(
+                Problem(path, number, "a NUL byte is in this line", "take it out: nothing can be called so")
+            )
+            entries = [] if bare.startswith("[") else entries
             continue
         if bare.startswith("["):
             name = bare[1:-1].strip() if bare.endswith("]") else ""

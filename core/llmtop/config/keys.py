@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -26,6 +27,10 @@ class OptionTable(Protocol):
 
     def lookup(self, key: str) -> Option | None:
         """Find an option by any of its names (with or without dashes) or by its environment variable."""
+        ...
+
+    def spellings(self) -> Iterable[str]:
+        """Every name of every option, with its dashes."""
         ...
 
 
@@ -149,7 +154,7 @@ def to_arg(key: str, value: str, table: OptionTable | None) -> Arg:
         return _guess(key, value)
     option, flipped = _find(key, table)
     if option is None:
-        raise ValueError("is no option of this llama-server")
+        raise ValueError("is no option of this llama-server" + near(key, table))
     positive, negative = forms(option)
     name = positive[-1]
     if option.takes_value:
@@ -158,6 +163,15 @@ def to_arg(key: str, value: str, table: OptionTable | None) -> Arg:
     if _switch(value) != (said != flipped):
         return Arg(identity(name, table), (name,))
     return Arg(identity(name, table), negative[-1:])
+
+
+def near(key: str, table: OptionTable) -> str:
+    """A question with the name that was meant, where one is much like the key; else nothing."""
+    from difflib import get_close_matches
+
+    known = {name.lstrip("-") for name in table.spellings() if name.startswith("--")} | OWN
+    meant = get_close_matches(key.lstrip("-").lower().replace("_", "-"), known, 1, 0.8)
+    return f" (did you mean {meant[0]}?)" if meant else ""
 
 
 def _find(key: str, table: OptionTable) -> tuple[Option | None, bool]:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from llmtop.config.rows import ROWS, Row
 from llmtop.config.spec import Settings
+from llmtop.config.units import is_text
 from llmtop.errors import ConfigError
 
 OTHER_VARIABLES = frozenset({"LLMTOP_URL", "LLMTOP_DEBUG", "LLMTOP_MEMORY_SOURCE"})
@@ -45,6 +46,8 @@ def read(row: Row, texts: str | Sequence[str], where: str) -> Any:
         words = [part.strip() for word in words for part in word.split(",")]
     values: list[Any] = []
     for word in words:
+        if not is_text(word):
+            raise ConfigError(f"{where}: its value is not UTF-8 text")
         try:
             values.append(row.parse(word))
         except ValueError as error:

@@ -11,7 +11,8 @@ from llmtop.config.ini import Entry, Problem, Section
 from llmtop.config.keys import FILES, OPENS_UP, OWN, OWNED, SOURCES, Arg, OptionTable, canonical, identity, to_arg
 from llmtop.config.options import Said, read
 from llmtop.config.rows import BY_KEY
-from llmtop.config.units import parse_bool, parse_cache_ram, parse_count, parse_size, parse_span
+from llmtop.config.units import is_text, parse_bool, parse_cache_ram, parse_count, parse_size, parse_span
+from llmtop.errors import ConfigError
 
 GLOBAL = "*"
 NEVER_MODELS = frozenset({GLOBAL, "default"})
@@ -215,6 +216,8 @@ class _Reader:
         if self._table is None and entry.key.startswith("LLAMA_"):
             self.draft.env.append((entry.key, entry.value))  # the child reads it as it stands
             return
+        if not entry.value and len(arg.argv) > 1:
+            self._warn(entry, f"{entry.key} has no value: loads may fail, give it one or remove the line")
         if key in OPENS_UP:
             self._warn(entry, f"{key} {OPENS_UP[key]}")
         if key in FILES:
@@ -262,10 +265,12 @@ def split_child_args(words: Sequence[str]) -> ChildArgs:
     """Take out of the children's arguments what llmtop sets or shares out itself; everything else passes untouched.
 
     Raises:
-        ConfigError: The value of ``--cache-ram`` or ``--sleep-idle-seconds`` cannot be read.
+        ConfigError: The value of ``--cache-ram`` or ``--sleep-idle-seconds`` cannot be read, or a word is no text.
     """
     result = ChildArgs()
     rest = list(words)
+    if not all(map(is_text, rest)):
+        raise ConfigError("what follows -- is not UTF-8 text")
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 REMEDIES: tuple[tuple[str, str], ...] = (
     ("no model, hf-repo or cmd", "add model = FILE, hf-repo = USER/REPO or cmd = COMMAND, or remove the section"),
+    ("Git LFS pointer", "fetch the file itself: git lfs pull"),
+    ("is not whole yet", "let the download end, or download it again"),
     ("is not a GGUF file", "download it again, or move it away"),
     ("shards", "download the missing shards"),
     ("not found:", "put the file there, or correct the path"),

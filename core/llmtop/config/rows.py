@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmtop.config.spec import MIB
-from llmtop.config.units import parse_bool, parse_cache_ram, parse_count, parse_duration, parse_size, parse_span
+from llmtop.config.units import (
+    is_text,
+    parse_bool,
+    parse_cache_ram,
+    parse_count,
+    parse_duration,
+    parse_size,
+    parse_span,
+)
 
 UNLIMITED = 2**62
 """Stands for "no limit" where a number is wanted [bytes]."""
@@ -24,7 +32,10 @@ def _text(value: str) -> str:
 
 
 def _folder(value: str) -> str:
-    return os.path.abspath(os.path.expanduser(_text(value)))
+    path = os.path.abspath(os.path.expanduser(_text(value)))
+    if not is_text(path):
+        raise ValueError("is in a folder whose name is not UTF-8: rename that")
+    return path
 
 
 def _host(value: str) -> str:

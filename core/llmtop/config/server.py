@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,10 @@ class Server:
             if name in options:
                 return options[name]
         return next((option for option in options.values() if option.env == key), None) if key.isupper() else None
+
+    def spellings(self) -> Iterable[str]:
+        """Every name of every option, with its dashes."""
+        return self.help.options
 
 
 def find_server(named: str, env: Mapping[str, str]) -> Server:

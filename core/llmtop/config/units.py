@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.IGNORECASE)
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?)(i?)(b?)", re.IGNORECASE)
+_TIME = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+MOST_BYTES = 2**60
+MOST_SECONDS = 1e9
+MOST = 10**9
+"""Beyond these a number is a slip of the finger, and too large for timers and for JSON's readers."""
 _TRUE = frozenset({"true", "1", "on", "yes", "enabled"})
 _FALSE = frozenset({"false", "0", "off", "no", "disabled"})
+
+
+def is_text(word: str) -> bool:
+    """Words from the system may hold bytes that are not UTF-8; no answer in JSON could hold such a one."""
+    return word.isascii() or not any("\ud800" <= char <= "\udfff" for char in word)
 
 
 def parse_size(text: str) -> int:
@@ -28,7 +37,10 @@ def parse_size(text: str) -> int:
     if binary and not unit:
         raise ValueError("is not a size: write 48GiB, 12GB, 500MiB or a number of bytes")
     base = 1000 if byte and unit and not binary else 1024
-    return int(float(number) * base ** _POWER[unit.lower()]) if unit else int(float(number))
+    size = int(float(number) * base ** _POWER[unit.lower()])
+    if size > MOST_BYTES:
+        raise ValueError("is more than any machine has")
+    return size
 
 
 def parse_duration(text: str) -> float | None:
@@ -46,7 +58,10 @@ def parse_duration(text: str) -> float | None:
     match = _TIME.fullmatch(word)
     if match is None:
         raise ValueError("is not a time: write 15, 90s, 5m or off")
-    return float(match[1]) * _SECONDS[match[2] or "s"]
+    seconds = float(match[1]) * _SECONDS[match[2] or "s"]
+    if seconds > MOST_SECONDS:
+        raise ValueError("is longer than anybody waits: write off for no limit")
+    return seconds
 
 
 def parse_span(text: str) -> float | None:
@@ -72,6 +87,8 @@ def parse_count(text: str, *, least: int = 0) -> int:
         raise ValueError(f"is not a whole number of {least} or more") from None
     if number < least:
         raise ValueError(f"must be {least} or more")
+    if number > MOST:
+        raise ValueError(f"must be {MOST} or less")
     return number
 
 

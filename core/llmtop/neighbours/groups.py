@@ -15,7 +15,8 @@ def cap(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """How many models may run at once, as a line for ``[*]``; and what is not the same.
 
     Without groups llama-swap runs one model at a time. With them: the persistent groups at all times, and beside them
-    the larger of the largest exclusive group and all others together.
+    the larger of the largest exclusive group and all others together. Models in no group are one exclusive group, of
+    which one runs.
     """
     found = config.get("groups")
     groups = _tables(cast("Mapping[str, Any]", found)) if isinstance(found, dict) else []
@@ -27,6 +28,10 @@ def cap(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     kept = sum(_size(group) for group in groups if group.get("persistent"))
     rest = [group for group in groups if not group.get("persistent")]
     alone = max((_size(group) for group in rest if group.get("exclusive", True)), default=0)
+    grouped = {name for group in groups for name in _members(group)}
+    models = config.get("models")
+    if isinstance(models, dict) and any(str(name) not in grouped for name in cast("Mapping[object, Any]", models)):
+        alone = max(alone, 1)
     together = sum(_size(group) for group in rest if not group.get("exclusive", True))
     note = (
         "groups: there are none; models-max counts models, memory counts bytes, the least used idle one goes first: "

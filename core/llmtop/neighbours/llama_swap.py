@@ -24,6 +24,10 @@ _TAKEN_MODEL = frozenset(
 )
 _LOCAL = re.compile(r"https?://(?:localhost|127\.0\.0\.1|\[::1\]|0\.0\.0\.0):(\$\{PORT\}|\d+)(/.*)?")
 
+_MOST_NODES = 100_000
+_PUBLISHED = re.compile(r"(?:--publish=|-p)?\$\{PORT\}:\d+(?:/tcp)?")
+"""Docker's words for a port that it opens at every address."""
+
 
 @dataclass
 class Converted:
@@ -72,9 +76,24 @@ def read_yaml(path: str) -> Table:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark is not None else path
         raise ConfigError(f"{place}: no YAML: {getattr(error, 'problem', None) or 'it cannot be read'}") from None
+    if not _bounded(loaded):
+        raise ConfigError(f"{path}: names refer to each other until it is larger than any configuration: unfold them")
     if not isinstance(loaded, dict) or not isinstance(_table(cast("Table", loaded)).get("models"), dict):
         raise ConfigError(f"{path}: holds no models: a configuration of llama-swap begins with models:")
     return _table(cast("Table", loaded))
+
+
+def _bounded(loaded: object) -> bool:
+    """It ends, and soon: in YAML a few lines of references can stand for millions, or for themselves."""
+    waiting, count = [loaded], 0
+    while waiting and count <= _MOST_NODES:
+        count += 1
+        node = waiting.pop()
+        if isinstance(node, dict):
+            waiting += cast("dict[object, object]", node).values()
+        elif isinstance(node, list):
+            waiting += cast("list[object]", node)
+    return not waiting
 
 
 def convert(config: Table, env: Mapping[str, str], options: OptionTable | None = None) -> Converted:
@@ -110,7 +129,7 @@ def convert(config: Table, env: Mapping[str, str], options: OptionTable | None =
     notes += [f"hooks: preload names {name}, which is no model" for name in preload if name not in commands]
     star, more = cap(config)
     if ttl := _seconds(config.get("globalTTL")):
-        star.append(f"idle-unload = {ttl:g}")
+        star.append(f"idle-unload = {ttl:.15g}")
     notes += more
     if program and Path(program).name != program:
         notes.append(f"start llmtop with --llama-server {shlex.quote(program)}")
@@ -137,7 +156,7 @@ def _fill(model: _Model, said: Table, command: Command, program: str, config: Ta
             model.put(key, ",".join(filled) if key == "alias" else shlex.join(filled))
     ttl = said.get("ttl")
     if _seconds(ttl):
-        model.lines.append(f"idle-unload = {ttl:g}")
+        model.lines.append(f"idle-unload = {ttl:.15g}")
     elif ttl == 0 and _seconds(config.get("globalTTL")):
         model.lines.append("idle-unload = off")
     if said.get("unlisted"):
@@ -162,6 +181,8 @@ def _as_command(model: _Model, said: Table, command: Command, macros: Macros) ->
         model.notes.append("it has no cmd: it cannot be loaded")
         return
     model.put("cmd", _joined(words))
+    if any(_PUBLISHED.fullmatch(word) for word in words):
+        model.notes.append("the container's port is open to other machines: 127.0.0.1:${PORT}:… keeps it to this one")
     if not any("${PORT}" in word for word in words):
         model.notes.append("its cmd does not contain ${PORT}: it must listen on the port in the variable PORT")
     check = said.get("checkEndpoint")
@@ -170,7 +191,10 @@ def _as_command(model: _Model, said: Table, command: Command, macros: Macros) ->
     elif check:
         model.notes.append(f"checkEndpoint: {safe_text(str(check))}: a model is ready when its health path answers 200")
     if stop := said.get("cmdStop"):
-        model.put("stop-cmd", _joined(shlex.split(macros.fill(str(stop)), comments=False)))
+        ending = read_command(macros.fill(str(stop)), None)
+        model.notes += [note.replace("cmd ", "cmdStop ", 1) for note in ending.notes if not ending.words]
+        if ending.words:
+            model.put("stop-cmd", _joined(ending.words))
 
 
 def _command(name: str, said: Table, config: Table, env: Mapping[str, str], options: OptionTable | None) -> Command:
@@ -229,7 +253,7 @@ def _aliases(value: Any, model: _Model) -> list[str]:
 
 
 def _seconds(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0.0
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9 else 0.0
 
 
 def _usual(programs: Sequence[str]) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
 _DEPTH = 20
+_LONGEST = 100_000
+"""No command is longer [characters]; a macro that holds itself twice is, soon."""
 LEFT = frozenset({"PORT", "PID"})
 """Filled in when a child is started."""
 
@@ -30,13 +32,16 @@ class Macros:
 
     def fill(self, text: str) -> str:
         """The text with every macro replaced but ``${PORT}`` and ``${PID}``; what is not known stays as it is."""
+        whole = text
         for _ in range(_DEPTH):
             filled = _MACRO.sub(self._one, text)
             if filled == text:
                 return text
+            if len(filled) > _LONGEST:
+                break
             text = filled
         self.unknown["a macro that contains itself"] = None
-        return text
+        return whole
 
     def _one(self, match: re.Match[str]) -> str:
         name = match[1]

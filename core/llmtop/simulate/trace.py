@@ -22,8 +22,10 @@ from llmtop.simulate.world import Ask
 from llmtop.snapshot import Snapshot
 
 MAX_REQUESTS = 1_000_000
+_LIKE = 'a trace has lines like {"t": 0.5, "model": "qwen3", "duration": 3.2}'
 
-Time = Annotated[float, msgspec.Meta(ge=0)]
+Time = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+"""Seconds, from whatever moment on: counted from 1970 they are some 2e9."""
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,9 +105,9 @@ def _rows(path: str, first: bytes, lines: Iterator[tuple[str, bytes]]) -> Trace:
         try:
             row = decoder.decode(text)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"{where}: {_plain(error)}") from error
+            raise ConfigError(f"{where}: {_plain(error)}; {_LIKE}") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{where}: is not JSON, one request a line: {error}") from error
+            raise ConfigError(f"{where}: is not JSON: {error}; {_LIKE}") from error
         if not all(math.isfinite(value) for value in (row.t, row.duration)):
             raise ConfigError(f"{where}: times must be finite")
         if len(trace.asks) >= MAX_REQUESTS:
