@@ -2,15 +2,18 @@
 
 The first line is ``{"llmtop": version, "started": wall seconds}``. Each line after it has ``t``, seconds since the
 start, and either ``snapshot`` (a whole ``Snapshot``), ``event`` and ``actions`` (one step of the scheduler), or
-``dropped``, the number of lines that the disk was too slow for.
+``dropped``, the number of lines that the disk was too slow for. It is read as it was written, and also once ``gzip``
+has made it small.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import queue
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -31,6 +34,9 @@ MAX_BYTES = 4 * 2**30
 """Size at which a recording ends [bytes]: a night of snapshots, and no full disk."""
 LONGEST_LINE = 64 * 2**20
 """Longest line that is read [bytes]."""
+
+GZIP = b"\x1f\x8b"
+"""How a packed file starts."""
 
 Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 
@@ -166,12 +172,17 @@ def read_recording(path: str | Path) -> Iterator[Line]:
     """
     try:
         with Path(path).open("rb") as file:
-            yield from _lines(str(path), file)
+            packed = file.peek(2)[:2] == GZIP
+            yield from _lines(str(path), gzip.GzipFile(fileobj=file) if packed else file)
+    except EOFError:
+        return  # packed, and cut off
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise ConfigError(f"{path}: is damaged: {error}") from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _lines(path: str, file: BinaryIO) -> Iterator[Line]:
+def _lines(path: str, file: BinaryIO | gzip.GzipFile) -> Iterator[Line]:
     number = 1
     try:
         msgspec.json.decode(file.readline(LONGEST_LINE), type=Header)

@@ -60,9 +60,10 @@ def quiet(scene: Snapshot, second: int) -> Snapshot:
     models = tuple(
         msgspec.structs.replace(_up(model, n), idle_s=60.0 * (n + 5) + second) for n, model in enumerate(scene.models)
     )
+    over = tuple(swap for swap in scene.swaps.recent if swap.result)
     return msgspec.structs.replace(
         scene, models=models, running=len(models), queue=(), requests=(), next_swap="", at=scene.at + second,
-        uptime_s=scene.uptime_s + second,
+        uptime_s=scene.uptime_s + second, swaps=msgspec.structs.replace(scene.swaps, recent=over),
     )  # fmt: skip
 
 

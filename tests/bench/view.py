@@ -8,14 +8,19 @@ are installed). Each round takes all of them in turn; the figures are medians of
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+
+from llmtop.testing.rig import free_port
 
 if TYPE_CHECKING:
     from tests.bench import moving, servers
@@ -113,6 +118,38 @@ def flood() -> tuple[int, int, float]:
         return before, int(psutil.Process(terminal.pid).memory_info().rss), took
 
 
+def loads_textual(*arguments: str, until: str) -> bool:
+    """Whether a command without a screen imports the terminal library all the same.
+
+    Args:
+        arguments: The command.
+        until: What it says on its standard error when it has started; it may also end before.
+    """
+    argv = [sys.executable, "-X", "importtime", "-m", "llmtop_tui", *arguments]
+    with subprocess.Popen(
+        argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        try:
+            assert process.stderr is not None
+            said = list(takewhile(lambda line: until not in line, process.stderr))
+        finally:
+            process.terminate()
+    return any("| " in line and line.split("|")[-1].strip() == "textual" for line in said)
+
+
+def headless() -> list[str]:
+    """What commands without a screen import."""
+    with tempfile.TemporaryDirectory(prefix="llmtop-bench-") as folder:
+        port = str(free_port())
+        serve = ("serve", "--models-dir", folder, "--state-dir", f"{folder}/state", "--port", port)
+        commands = {
+            "serve": (serve, "llmtop serves"),
+            "ps": (("ps", "--url", "http://127.0.0.1:9"), "no llmtop answers"),
+        }
+        found = [name for name, (command, until) in commands.items() if loads_textual(*command, until=until)]
+    return [f"MISSED: {name} imports Textual" for name in found] or [f"{' and '.join(commands)} import no Textual"]
+
+
 def table_of(every: dict[str, Runs], rounds: int, seconds: float) -> Table:
     """Medians, and what was missed."""
     heads = (
@@ -184,6 +221,7 @@ def main() -> int:
             f"after {moving.FLOOD_LINES:,} log lines ({took:.0f} s): RSS {after / 2**20:.0f} MiB, {before / 2**20:.0f} "
             f"before; aim {RSS_MIB}, {verdict}"
         )
+    table.notes.extend(headless())
     publish([table], given.markdown, where)
     return 0
 

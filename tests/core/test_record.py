@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import stat
 from pathlib import Path
 
@@ -73,6 +74,27 @@ def test_cut_off_last_line_is_left_out(recording: Path) -> None:
     with recording.open("ab") as file:
         file.write(b'{"t": 9, "snapsh')
     assert len(list(read_recording(recording))) == before
+
+
+def test_packed_recording_is_read_as_if_it_were_not(recording: Path, tmp_path: Path) -> None:
+    small = tmp_path / "run.jsonl.gz"
+    small.write_bytes(gzip.compress(recording.read_bytes()))
+    assert list(read_recording(small)) == list(read_recording(recording))
+    assert ReplayClient(small).latest == picture(0)
+
+
+def test_packed_recording_that_was_cut_off_gives_what_is_whole(recording: Path, tmp_path: Path) -> None:
+    small = tmp_path / "run.jsonl.gz"
+    small.write_bytes(gzip.compress(recording.read_bytes())[:-12])
+    assert list(read_recording(small))[:1] == list(read_recording(recording))[:1]
+
+
+def test_packed_recording_that_is_damaged_is_refused_in_one_line(recording: Path, tmp_path: Path) -> None:
+    small, whole = tmp_path / "run.jsonl.gz", gzip.compress(recording.read_bytes())
+    for damaged in (whole[:2] + b"\xff" + whole[3:], whole[:20] + b"\xff" * 20 + whole[40:]):
+        small.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"run\.jsonl\.gz.*damaged"):
+            list(read_recording(small))
 
 
 def test_damaged_line_is_named(recording: Path) -> None:

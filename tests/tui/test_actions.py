@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from textual import events
 from textual.command import CommandPalette
 
 from llmtop.client import Reply
@@ -14,6 +16,7 @@ from llmtop.errors import Refusal
 from llmtop.snapshot import LogLine, Snapshot
 from llmtop_tui import actions
 from llmtop_tui.app import Leave
+from llmtop_tui.commands import MainCommands
 from llmtop_tui.scene_parts import AT, GEMMA, LLAMA, MISTRAL, NOMIC, PHI, QWEN
 from llmtop_tui.scenes import full, held, oom
 from llmtop_tui.screens import confirm
@@ -84,6 +87,11 @@ CASES: dict[str, Case] = {
     "next_oom": (full, "left_square_bracket", lambda app, c: app.screen is app.main and not c.said),
     "timeline": (full, "T", lambda app, c: isinstance(app.screen, TimelineScreen)),
     "open_log": (full, "o", lambda app, c: any("cannot be shown" in n.message for n in app._notifications)),
+    "screenshot": (
+        full,
+        "ctrl+s",
+        lambda app, c: [f.read_text()[:4] for f in Path.cwd().glob("llmtop-*.svg")] == ["<svg"],
+    ),
     "mouse": (full, "m", lambda app, c: not app.mouse),
     "copy": (full, "y", lambda app, c: "curl http://127.0.0.1:8080/v1/chat/completions" in app.clipboard),
     "copy_json": (full, "Y", lambda app, c: msgspec.json.decode(app.clipboard)["id"] == GEMMA.id),
@@ -110,18 +118,29 @@ CASES: dict[str, Case] = {
 }
 
 
+async def settled(pilot: Any, so: Callable[[], bool]) -> None:
+    """Wait a while for what a thread of the terminal library still does."""
+    for _ in range(100):
+        if so():
+            return
+        await pilot.pause(0.02)
+
+
 def test_every_action_has_a_case() -> None:
     assert set(CASES) == set(actions.BY_ID)
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_each_action_does_what_it_says(name: str, open_screen: Any, verbs_done: Any) -> None:
+async def test_each_action_does_what_it_says(
+    name: str, open_screen: Any, verbs_done: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     scene, keys, check = CASES[name]
     async with open_screen(scene()) as (app, client, pilot):
         await pilot.press(*keys.split())
         await pilot.pause()
         await verbs_done(app, pilot)
-        await pilot.pause()
+        await settled(pilot, lambda: check(app, client))
         assert check(app, client), f"{client.said} {app.screen} {app.main.active.id}"
 
 
@@ -143,6 +162,14 @@ async def test_a_read_only_view_has_no_destructive_keys(name: str, open_screen: 
         assert client.said == []
         assert app.screen is app.main
         assert actions.BY_ID[name].label + " " not in rows_of(app)[-1] + " "
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+async def test_the_palette_of_a_read_only_view_has_no_destructive_actions(readonly: bool, open_screen: Any) -> None:
+    async with open_screen(readonly=readonly) as (app, _, _pilot):
+        offered = {name for name, _, _ in MainCommands(app.screen).commands()}
+        dangerous = {f"{a.label} ({actions.key_name(a.keys[0])})" for a in actions.ACTIONS if a.danger}
+        assert offered & dangerous == (set() if readonly else dangerous)
 
 
 @pytest.fixture
@@ -291,6 +318,45 @@ async def test_a_running_request_is_cancelled_after_a_question(open_screen: Any)
         await pilot.pause()
         assert app.main.active.id == "flight"
         assert _asks("Cancel 1 running request?", "cut off")(app, client)
+
+
+async def test_a_screenshot_that_cannot_be_saved_is_told_and_a_path_with_brackets_is_shown_as_it_is(
+    open_screen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "[b]here[x"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    async with open_screen() as (app, _, pilot):
+        await pilot.press("ctrl+s")
+        await settled(pilot, lambda: bool(app._notifications))
+        assert any("[b]here[x/llmtop-" in note.message for note in app._notifications)
+
+
+async def test_a_click_on_a_columns_head_sorts_and_again_turns_it_round(open_screen: Any, rows_of: Any) -> None:
+    async with open_screen() as (app, _, pilot):
+        panel = app.main.models
+        head = next(row for row in rows_of(app) if "STATE" in row and "MODEL" in row)
+        cursor = app.main.selected_model()
+        at = (head.index("WAIT") + 1, 1)
+        await pilot.click("#models", offset=at)
+        assert (panel.sort, panel.reversed, app.main.selected_model()) == ("wait", False, cursor)
+        assert panel.items[0].waiting == max(model.waiting for model in panel.items)
+        await pilot.click("#models", offset=at)
+        assert panel.reversed
+        await pilot.click("#models", offset=(head.index("MODEL") + 1, 1))
+        assert (panel.sort, panel.reversed) == ("name", False)
+
+
+async def test_the_cursor_stays_in_sight_while_another_window_has_the_focus(open_screen: Any, rows_of: Any) -> None:
+    async with open_screen() as (app, _, pilot):
+        await pilot.press("2", "j")
+        app.post_message(events.AppBlur())
+        await pilot.pause()
+        assert not app.app_focus
+        assert sum(row.startswith(">") for row in rows_of(app)) == 2  # the models', and the queue's
+        app.post_message(events.AppFocus())
+        await pilot.pause()
+        assert app.main.queue.has_focus
 
 
 async def test_the_footer_and_the_mouse_do_the_same(open_screen: Any) -> None:

@@ -74,6 +74,12 @@ def _grown(sizes: list[float], step_s: float, **changes: Any) -> Growth:
     return growth
 
 
+def test_what_a_child_takes_right_after_its_load_or_takes_back_when_it_wakes_is_no_growth() -> None:
+    assert QWEN.id not in _grown([9.0, 10.0, 10.9, 10.9], 1.5)
+    assert QWEN.id not in _grown([10.9, 10.9, 0.1, 0.1, 5.0, 10.9], 10)
+    assert QWEN.id in _grown([10.9, 10.9, 0.1, 0.1, 5.0, 11.9], 10)
+
+
 def test_a_footprint_that_rises_within_a_minute_grows() -> None:
     assert QWEN.id in _grown([10.0, 10.2, 10.5], 10)
 

@@ -252,8 +252,7 @@ def test_a_queue_row_says_who_waits_how_long_and_for_what(scene: Scene, view_of:
         "1",
         "38s",
         "~11s",
-        *["waiting", "for", "llama-3.1-8b", "to", "finish", "1", "request;", "needs", "4.0", "GiB,"],
-        "2…",
+        *["needs", "4.0", "GiB,", "2.1", "free:", "draining", "llama-3…q4_k_m", "(1", "request)"],
     ]
 
 

@@ -147,7 +147,7 @@ async def test_a_router_is_called_so(open_screen: Any, rows_of: Any) -> None:
 
 async def test_the_requests_share_the_place_of_the_queue(open_screen: Any, rows_of: Any) -> None:
     async with open_screen() as (app, client, pilot):
-        assert "2 running (2)" in "\n".join(rows_of(app))
+        assert "2 running (key 2)" in "\n".join(rows_of(app))
         await pilot.press("2", "2")
         await pilot.pause()
         assert app.main.active.id == "flight"
@@ -180,9 +180,19 @@ def test_a_picture_is_calm_while_nothing_happens_but_time() -> None:
     assert not is_calm(full(), full())
 
 
-@pytest.mark.parametrize(("calm", "every_s", "waits_s"), [(False, 0.5, 0.5), (True, 0.5, 1.0), (True, 5.0, 5.0)])
-async def test_calm_pictures_come_less_often(
-    calm: bool, every_s: float, waits_s: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("calm", "blurred", "every_s", "waits_s"),
+    [
+        (False, False, 0.5, 0.5),
+        (True, False, 0.5, 1.0),
+        (True, False, 5.0, 5.0),
+        (False, True, 0.5, 1.0),
+        (True, True, 1.0, 2.0),
+        (False, True, 5.0, 10.0),
+    ],
+)
+async def test_calm_pictures_come_less_often_and_half_as_often_where_nobody_looks(
+    calm: bool, blurred: bool, every_s: float, waits_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
 
@@ -193,7 +203,7 @@ async def test_calm_pictures_come_less_often(
     monkeypatch.setattr("llmtop_tui.pace.asyncio.wait_for", wait_for)
     pace = Pace()
     pace.every_s = every_s
-    await pace.wait(calm=calm)
+    await pace.wait(calm=calm, blurred=blurred)
     assert waited == [waits_s]
 
 
@@ -202,4 +212,4 @@ async def test_whoever_hurries_waits_for_nothing() -> None:
     pace.every_s = 10.0
     pace.hurry()
     async with asyncio.timeout(1):
-        await pace.wait(calm=True)
+        await pace.wait(calm=True, blurred=False)

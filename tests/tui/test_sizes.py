@@ -70,6 +70,18 @@ async def test_all_models_the_queue_and_the_alarm_are_on_the_screen(
         assert "q Quit" in text
 
 
+@pytest.mark.parametrize("width", range(30, 131, 7))
+async def test_the_way_out_is_always_in_the_footer_and_the_mood_in_the_header(
+    width: int, open_screen: Any, rows_of: Any
+) -> None:
+    async with open_screen("held", size=(width, 24)) as (app, _, pilot):
+        await pilot.pause()
+        rows = rows_of(app)
+        assert rows[-1].rstrip().endswith("q Quit")
+        assert "HELD" in rows[0]
+        assert width < 40 or "d Release" in rows[-1]
+
+
 async def test_a_squeeze_and_back_leaves_the_screen_as_it_was(open_screen: Any, rows_of: Any) -> None:
     async with open_screen() as (app, _, pilot):
         before = rows_of(app)

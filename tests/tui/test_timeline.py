@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from llmtop.snapshot import Phases, Snapshot, Stop, Swap, Swaps
-from llmtop_tui.scene_parts import AT, SWAPS, gib
+from llmtop_tui.scene_parts import AT, LLAMA, PHI, SWAPS, gib
 from llmtop_tui.scenes import full, held, hostile
 from llmtop_tui.screens.confirm import ConfirmScreen
 from llmtop_tui.screens.pager import PagerScreen
@@ -74,7 +74,7 @@ def test_bars_have_the_same_scale_or_stand_at_their_time() -> None:
 def test_the_swap_under_the_cursor_tells_who_went_and_what_came_back() -> None:
     text = "\n".join(plain(row) for row in timeline.render(_view(full()), SWAPS[::-1], timeline.Place(1), 120, 40))
     assert "evicted qwen2.5-7b-q6_k" in text
-    assert "qwen2.5-7b-q6_k by exit line: 5.4 of 5.4 GiB back, memory settled in 0.7s" in text
+    assert "qwen2.5-7b-q6_k by exit line: 5.4 of 5.4 GiB back, memory back after 0.7s" in text
     assert "queued 1.4s, stop 0.9s, settle 0.7s, spawn 0.1s, load 31s" in text
 
 
@@ -136,9 +136,24 @@ async def test_the_queue_is_held_and_stepped_from_the_timeline(open_screen: Any,
 async def test_while_held_the_queue_says_what_a_step_would_do(open_screen: Any, rows_of: Any) -> None:
     async with open_screen(held()) as (app, _, _pilot):
         title = next(row for row in rows_of(app) if "QUEUE" in row)
-        assert "held: . would load phi-4-mini-instruct-q8_0, evicting llama-3.1-8b" in title
+        assert f"held: . would load {PHI.id}, evicts {LLAMA.id}" in title
         assert "released" not in title
         assert ". Step" in rows_of(app)[-1]
+
+
+async def test_eighty_columns_also_say_whom_a_step_would_evict(open_screen: Any, rows_of: Any) -> None:
+    async with open_screen(held(), size=(80, 24)) as (app, _, _pilot):
+        letter = app.view.letters[LLAMA.id]
+        title = next(row for row in rows_of(app) if "QUEUE" in row)
+        assert f"held: . loads phi-4-m…t-q8_0, evicts {letter} " in title
+
+
+async def test_a_step_says_whom_it_takes(open_screen: Any, verbs_done: Any, rows_of: Any) -> None:
+    async with open_screen(held(), size=(200, 60)) as (app, _, pilot):
+        await pilot.press("full_stop")
+        await verbs_done(app, pilot)
+        said = " ".join(note.message for note in app._notifications)
+        assert said == f"one swap may pass: {PHI.id}, evicts {LLAMA.id}"
 
 
 async def test_an_event_opens_whole_with_its_swap_and_what_happened_about_then(open_screen: Any, rows_of: Any) -> None:

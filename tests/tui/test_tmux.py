@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from llmtop.testing.models import server_command, write_model
+from llmtop.testing.rig import Rig, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
 
@@ -41,13 +42,18 @@ raise SystemExit(main())
 
 
 class Terminal:
-    """A terminal of tmux with a llmtop in it."""
+    """A terminal of tmux with a llmtop in it.
 
-    def __init__(self, folder: Path, program: list[str]) -> None:
+    Args:
+        folder: For its models, its state and the terminal's socket.
+        program: What runs in it.
+        port: Its front door; a free one if None. 0 where it has none: it gets no options then.
+    """
+
+    def __init__(self, folder: Path, program: list[str], port: int | None = None) -> None:
+        folder.mkdir(exist_ok=True)
         self._socket = str(folder / "tmux")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port() if port is None else port
         for name in ("amber", "birch", "cedar"):
             write_model(folder / "models", name, load_ms=300)
         options = {
@@ -59,7 +65,8 @@ class Terminal:
             "--memory-budget": "off",
         }
         self._code = folder / "exit-code"  # tmux itself sometimes forgets the status of what has ended
-        command = shlex.join([*program, *(str(part) for option in options.items() for part in option)])
+        words = [str(part) for option in options.items() for part in option] if self.port else []
+        command = shlex.join([*program, *words])
         command = f"trap : INT; {command}; echo $? > {shlex.quote(str(self._code))}"
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("LLMTOP_", "LLAMA_", "TMUX"))
@@ -110,12 +117,15 @@ class Terminal:
         subprocess.run(["tmux", "-S", self._socket, "kill-server"], capture_output=True, timeout=20, check=False)
 
 
+Open = Callable[..., Terminal]
+
+
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[list[str]], Terminal]]:
+def opened(tmp_path: Path) -> Iterator[Open]:
     terminals: list[Terminal] = []
 
-    def open_terminal(program: list[str]) -> Terminal:
-        terminals.append(Terminal(tmp_path, program))
+    def open_terminal(program: list[str], port: int | None = None) -> Terminal:
+        terminals.append(Terminal(tmp_path / f"terminal{len(terminals)}", program, port))
         return terminals[-1]
 
     yield open_terminal
@@ -124,7 +134,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[list[str]], Terminal]]:
 
 
 def test_keys_load_pin_evict_kill_hold_and_step_real_processes_through_resizes(
-    opened: Callable[[list[str]], Terminal],
+    opened: Open,
 ) -> None:
     terminal = opened([sys.executable, "-m", "llmtop_tui"])
     terminal.until(lambda screen: all(name in screen for name in ("amber", "birch", "cedar")), "three models")
@@ -181,7 +191,7 @@ def test_keys_load_pin_evict_kill_hold_and_step_real_processes_through_resizes(
     assert terminal.over() == "0"
 
 
-def test_a_view_that_breaks_leaves_the_front_door_answering(opened: Callable[[list[str]], Terminal]) -> None:
+def test_a_view_that_breaks_leaves_the_front_door_answering(opened: Open) -> None:
     terminal = opened([sys.executable, "-c", BROKEN])
     terminal.until_text("amber")
     terminal.press("L")
@@ -198,3 +208,74 @@ def test_a_view_that_breaks_leaves_the_front_door_answering(opened: Callable[[li
     terminal.press("C-c")
     terminal.until(lambda screen: terminal.over(), "the end")
     assert terminal.over() == "0"
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Rig]:
+    """A ``llmtop serve`` with one model."""
+    one = Rig(tmp_path / "core", {"maple": {"load_ms": 100}})
+    one.launch("--memory-budget", "off")
+    try:
+        asyncio.run(one.healthy())
+        yield one
+    finally:
+        assert one.stop() == 0
+
+
+def test_an_attached_view_is_stale_while_its_core_is_gone_and_lives_with_the_next_one_on_its_port(
+    opened: Open, core: Rig
+) -> None:
+    terminal = opened([sys.executable, "-m", "llmtop_tui", "attach", f"http://127.0.0.1:{core.port}"], 0)
+    terminal.until_text("SERVING")
+    terminal.press("L")
+    terminal.until_state("maple", "LOADED")
+    terminal.press("Space")
+    terminal.until_text("PAUSED")
+    terminal.press("Space")
+    terminal.until(lambda screen: "PAUSED" not in screen, "the present again")
+    core.process.kill()
+    core.process.wait()
+    terminal.until_text("STALE")
+    terminal.until_text("refuses connections")
+    terminal.until_state("maple", "LOADED")
+    core.launch("--memory-budget", "off", port=core.port)
+    asyncio.run(core.healthy())
+    terminal.until_text("SERVING")
+    terminal.until_state("maple", "UNLOADED")
+    terminal.press("L")
+    terminal.until_state("maple", "LOADED")
+    before = asyncio.run(core.state())
+    terminal.press("q")
+    terminal.until(lambda screen: terminal.over(), "the end")
+    assert terminal.over() == "0"
+    after = asyncio.run(core.state())
+    assert [(m["id"], m["state"], m["instance"]) for m in before["models"]] == [
+        (m["id"], m["state"], m["instance"]) for m in after["models"]
+    ]
+    assert not after["hold"]
+
+
+def test_a_llmtop_where_one_serves_offers_to_attach_and_starts_nothing(opened: Open, core: Rig) -> None:
+    asked = f"llmtop (pid {core.process.pid}) already serves on http://127.0.0.1:{core.port}: attach to it? [Y/n]"
+
+    def start() -> Terminal:
+        terminal = opened([sys.executable, "-m", "llmtop_tui"], core.port)
+        terminal.until(lambda screen: asked in screen.replace("\n", ""), "the offer")
+        return terminal
+
+    terminal = start()
+    terminal.press("Enter")
+    screen = terminal.until_text("SERVING")
+    assert "maple" in screen
+    assert "amber" not in screen
+    terminal.press("q")
+    terminal.until(lambda screen: terminal.over(), "the end")
+    assert terminal.over() == "0"
+    terminal = start()
+    terminal.press("n", "Enter")
+    screen = terminal.until(lambda screen: terminal.over(), "the end") and terminal.screen()
+    assert terminal.over() == "1"
+    line = f"is taken by llmtop, pid {core.process.pid}; try `llmtop attach http://127.0.0.1:{core.port}`"
+    assert line in screen.replace("\n", "")
+    assert asyncio.run(core.state())["pid"] == core.process.pid
+    assert core.children() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmtop.cli.app import main as run
+from llmtop.errors import StartError
 
 if TYPE_CHECKING:
     from llmtop.config.resolve import Configuration
@@ -24,6 +25,16 @@ class Terminal:
         from llmtop_tui.embed import attach
 
         return attach(url, key, readonly=readonly, record=record)
+
+    def web(self, url: str, key: str, *, readonly: bool, host: str, port: int) -> int:
+        """Serve views of a core that runs elsewhere to browsers of this machine."""
+        try:
+            from llmtop_tui.web.server import serve
+        except ModuleNotFoundError as missing:
+            if str(missing.name).startswith("llmtop"):
+                raise
+            raise StartError("the web view needs the extra: pip install 'llmtop-swap[web]'") from None
+        return serve(url, key, readonly=readonly, host=host, port=port)
 
     def replay(self, path: str) -> int:
         """Show a recorded run."""

@@ -202,6 +202,7 @@ ACTIONS: tuple[Action, ...] = (
            only="replay", footer=3),
     Action("copy", ("y",), "Copy", "Copy a curl command for the model, or the line of the log.", VIEW),
     Action("copy_json", ("Y",), "Copy JSON", "Copy the row as JSON.", VIEW),
+    Action("screenshot", ("ctrl+s",), "Screenshot", "Save the screen as SVG in the folder that llmtop runs in.", VIEW),
     Action("mouse", ("m",), "Mouse", "Mouse off or on: off, the terminal selects text itself.", VIEW),
     Action("down", ("j", "down"), "Down", "Next row.", MOVE),
     Action("up", ("k", "up"), "Up", "Previous row: k never kills.", MOVE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import ClassVar, Literal
@@ -13,6 +14,7 @@ from textual import events, on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, Provider
+from textual.driver import Driver
 from textual.widget import Widget
 
 from llmtop.client import CoreClient
@@ -28,6 +30,7 @@ from llmtop_tui.ink import Ink
 from llmtop_tui.messages import ActionAsked, CursorMoved, LogFetched, SnapshotArrived
 from llmtop_tui.outside import MOUSE_OFF, MOUSE_ON
 from llmtop_tui.panels.base import LineView
+from llmtop_tui.pen import thrifty_driver
 from llmtop_tui.play_deeds import PlayDeeds
 from llmtop_tui.preferences import Preferences
 from llmtop_tui.screens.main import MainScreen
@@ -35,12 +38,14 @@ from llmtop_tui.screens.pager import PagerScreen
 from llmtop_tui.screens.timeline import TimelineScreen
 from llmtop_tui.themes import COLOR_BLIND, DARK, THEMES
 from llmtop_tui.view import BREAKPOINTS, View
-from llmtop_tui.view_deeds import ViewDeeds
+from llmtop_tui.view_deeds import SCREENSHOT, ViewDeeds
 from llmtop_tui.watch import Watch
 from llmtop_tui.widgets.line import Line
 from llmtop_tui.widgets.pages import item_page
 
 __all__ = ["Leave", "LlmtopApp"]
+
+FONT_FACE = re.compile(r"@font-face\s*{[^}]*}\s*")
 
 
 class LlmtopApp(App[Leave]):
@@ -105,6 +110,10 @@ class LlmtopApp(App[Leave]):
             chosen = self.preferences.theme
             self.theme = chosen if chosen in self.available_themes else DARK.name
         self.set_keymap({action: ",".join(keys) for action, keys in self.keys.items()})
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's driver for this terminal, that writes fewer bytes."""
+        return thrifty_driver(super().get_driver_class())
 
     # Life
 
@@ -242,6 +251,20 @@ class LlmtopApp(App[Leave]):
     def tell(self, text: str, severity: Literal["information", "warning", "error"] = "information") -> None:
         """A toast for what the user just did."""
         self.notify(self.plain(text), severity=severity, timeout=4, markup=False)
+
+    def picture(self) -> str:
+        """The screen as SVG, without the fonts that it would fetch from elsewhere."""
+        return FONT_FACE.sub("", self.export_screenshot(title="llmtop"))
+
+    @on(events.DeliveryComplete)
+    def _delivered(self, message: events.DeliveryComplete) -> None:
+        if message.name == SCREENSHOT:
+            self.tell(f"saved {message.path}" if message.path is not None else "the picture is in your downloads")
+
+    @on(events.DeliveryFailed)
+    def _not_delivered(self, message: events.DeliveryFailed) -> None:
+        if message.name == SCREENSHOT:
+            self.tell(f"the picture cannot be saved: {message.exception}", "error")
 
     def plain(self, text: str) -> str:
         """Text for Textual's own widgets: harmless, and plain ASCII where the screen is."""

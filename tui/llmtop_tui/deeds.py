@@ -11,7 +11,7 @@ from llmtop.snapshot import Model
 from llmtop_tui import questions
 from llmtop_tui.actions import Target
 from llmtop_tui.messages import LogFetched
-from llmtop_tui.view import holds_memory
+from llmtop_tui.view import HELD, holds_memory
 
 if TYPE_CHECKING:
     from llmtop_tui.app import LlmtopApp
@@ -143,7 +143,9 @@ class CoreDeeds:
 
     def step(self, target: Target) -> None:
         """One swap while held."""
-        self._send(self.app.client.queue("step"), done="one swap may pass", unchanged="nothing to let through")
+        swap = target.snapshot.next_swap.removesuffix(HELD)
+        done = f"one swap may pass: {swap}" if swap else "the next swap may pass"
+        self._send(self.app.client.queue("step"), done=done, unchanged="nothing to let through")
 
     def logs(self, target: Target) -> None:
         """Log of the model, or of all again."""

@@ -15,7 +15,10 @@ from llmtop_tui.widgets.line import Line
 BANDS = 8
 """How many colours tell children apart in the gauge, before they repeat."""
 
-_BAND_HUES = ("#4f9cf0", "#e0a03c", "#3fb68b", "#c77dd6", "#d9706b", "#5bc0cf", "#a6b34a", "#9a8cf2")
+LEGIBLE = 4.5
+"""Least contrast of a text with its ground (WCAG 2, level AA)."""
+
+_BAND_HUES = ("#4f9cf0", "#e0a03c", "#3fb68b", "#c77dd6", "#d9706b", "#5bc0cf", "#9a8cf2", "#a6b34a")
 _BAND_HUES_CVD = ("#0072b2", "#e69f00", "#56b4e9", "#cc79a7", "#009e73", "#d55e00", "#f0e442", "#999999")
 _TONES = {
     "good": "success",
@@ -40,6 +43,31 @@ _MONO = {
 }
 
 
+def contrast(one: Color, other: Color) -> float:
+    """Contrast ratio of two colours, 1 to 21 (WCAG 2, relative luminance)."""
+    low, high = sorted(_luminance(colour) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: Color) -> float:
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def readable(colour: Color, grounds: Sequence[Color]) -> Color:
+    """The colour, made darker or lighter until it can be read on each ground; the terminal's own stay as they are."""
+    if any(one.ansi is not None for one in (colour, *grounds)):
+        return colour
+    end = opposite(grounds[0])
+    steps = (colour.blend(end, share / 50) for share in range(50))
+    return next((step for step in steps if all(contrast(step, ground) >= LEGIBLE for ground in grounds)), end)
+
+
+def opposite(ground: Color) -> Color:
+    """Black or white, whichever can be read better on it."""
+    return max((Color(0, 0, 0), Color(255, 255, 255)), key=lambda colour: contrast(colour, ground))
+
+
 class Ink:
     """Resolves style names; several in one string add up (``"warn bold"``)."""
 
@@ -53,23 +81,27 @@ class Ink:
             self._names = _MONO
             return
         paper, text = Color.parse(variables["background"]), Color.parse(variables["foreground"])
+        row = paper.blend(text, 0.1)
+        grounds = (paper, row, Color.parse(variables["panel"]))
+
+        def ink(colour: Color) -> Style:
+            return Style(color=readable(colour, grounds).rich_color)
 
         def tone(name: str) -> Style:
-            return Style(color=Color.parse(variables[name]).rich_color)
+            return ink(Color.parse(variables[name]))
 
         def mixed(share: float) -> Style:
             return Style(color=paper.blend(text, share).rich_color)
 
         self._names = {name: tone(theirs) for name, theirs in _TONES.items()} | {
             "text": mixed(0.92),
-            "muted": mixed(0.52),
+            "muted": ink(paper.blend(text, 0.52)),
             "rule": mixed(0.26),
             "free": mixed(0.26),
             "chart": Style(color=paper.blend(Color.parse(variables["primary"]), 0.55).rich_color),
             "title": mixed(0.78) + Style(bold=True),
             "focus": tone("accent") + Style(bold=True),
-            "cursor": Style(bgcolor=paper.blend(Color.parse(variables["accent"]), 0.2).rich_color),
-            "shade": Style(bgcolor=paper.blend(text, 0.07).rich_color),
+            "cursor": Style(bgcolor=row.rich_color),
             "reverse": Style(reverse=True),
             "bold": Style(bold=True),
         }
@@ -78,15 +110,13 @@ class Ink:
             *((ours, Color.parse(variables[theirs])) for ours, theirs in _TONES.items()),
         ):
             ground = paper.blend(tint, 0.72)
-            ink = ground.get_contrast_text(0.92)
-            self._names[f"on-{name}"] = Style(color=ink.rich_color, bgcolor=ground.rich_color)
+            self._names[f"on-{name}"] = Style(color=opposite(ground).rich_color, bgcolor=ground.rich_color)
         for index, hue in enumerate(_BAND_HUES_CVD if color_blind else _BAND_HUES):
             color = Color.parse(hue)
-            self._names[f"band{index}"] = Style(
-                color=color.get_contrast_text(0.9).rich_color, bgcolor=paper.blend(color, 0.8).rich_color
-            )
-            self._names[f"key{index}"] = Style(color=color.rich_color, bold=True)
-            self._names[f"grow{index}"] = Style(color=color.rich_color, bgcolor=paper.blend(color, 0.15).rich_color)
+            band, faint = paper.blend(color, 0.8), paper.blend(color, 0.15)
+            self._names[f"band{index}"] = Style(color=opposite(band).rich_color, bgcolor=band.rich_color)
+            self._names[f"key{index}"] = ink(color) + Style(bold=True)
+            self._names[f"grow{index}"] = Style(color=color.rich_color, bgcolor=faint.rich_color)
 
     def __getitem__(self, name: str) -> Style:
         style = self._cache.get(name)
@@ -119,8 +149,8 @@ def _blank(style: Style) -> bool:
 
 
 def _runs_on(line: Sequence[tuple[str, str]]) -> bool:
-    """The style of the last span goes on to the end of the row (a cursor's or a footer's background)."""
-    return bool(line) and any(part in ("cursor", "shade") for part in line[-1][1].split())
+    """The style of the last span goes on to the end of the row (a cursor's background)."""
+    return bool(line) and "cursor" in line[-1][1].split()
 
 
 def changed_cells(old: Line, new: Line) -> tuple[int, int] | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-
-import psutil
+from typing import TYPE_CHECKING
 
 from llmtop.snapshot import Snapshot
 from llmtop_tui.clients import Player
 
+if TYPE_CHECKING:
+    from psutil import Process
+
 RATES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Times between two pictures that can be chosen [s]."""
 CALM_S = 1.0
-"""Shortest time between two pictures while another window has the focus, or nothing happens but time [s]."""
+"""Shortest time between two pictures while nothing happens but time [s]."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Speeds of a recording that can be chosen: recorded seconds a second."""
 COST_EVERY_S = 5.0
@@ -56,10 +58,15 @@ class Pace:
         """Show the next picture as soon as there is one."""
         self._hurry.set()
 
-    async def wait(self, *, calm: bool) -> None:
-        """Until the next picture is due; a calm one may wait longer."""
+    def due_s(self, *, calm: bool, blurred: bool) -> float:
+        """Time to the next picture [s]: longer where nothing happens, twice as long where nobody looks."""
+        every = max(self.every_s, CALM_S) if calm else self.every_s
+        return max(2 * every, CALM_S) if blurred else every
+
+    async def wait(self, *, calm: bool, blurred: bool) -> None:
+        """Until the next picture is due."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), max(self.every_s, CALM_S) if calm else self.every_s)
+            await asyncio.wait_for(self._hurry.wait(), self.due_s(calm=calm, blurred=blurred))
         self._hurry.clear()
 
 
@@ -67,14 +74,17 @@ class Cost:
     """Memory and processor time of this process, read now and then."""
 
     def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._process.cpu_percent(None)  # the first reading is the start of the second
+        self._process: Process | None = None
         self._read_at = 0.0
         self.text = ""
 
     def read(self, now: float) -> str:
         """``self 46 MB 1.8%``; ``now`` is monotonic [s]."""
-        if not self._read_at:
+        if self._process is None:
+            import psutil  # the first picture does not wait for it
+
+            self._process = psutil.Process()
+            self._process.cpu_percent(None)  # the first reading is the start of the second
             self._read_at = now
         elif now - self._read_at >= COST_EVERY_S:
             self._read_at = now

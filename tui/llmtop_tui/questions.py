@@ -53,7 +53,7 @@ def kill(model: Model, snapshot: Snapshot) -> Question:
     if model.waiting:
         facts.append(f"{model.waiting} waiting for it")
     facts.append(reload_cost(model, snapshot))
-    lines = [" · ".join(facts), "SIGKILL to its process group: nothing is finished, nothing is saved."]
+    lines = [" · ".join(facts), "SIGKILL to its process group: nothing is finished or saved."]
     if model.stuck:
         lines.append("It survived SIGKILL before: the system may not be able to end it.")
     elif known(model.kill_in_s) is not None:

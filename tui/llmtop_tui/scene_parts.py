@@ -84,7 +84,7 @@ NOMIC = Model(
     slots=4,
     idle_s=184.0,
     estimate_bytes=gib(0.6),
-    reason="asleep, wakes at the next request",
+    reason="",
     loads=1,
 )
 LLAMA = Model(
@@ -100,14 +100,14 @@ LLAMA = Model(
     idle_s=0.0,
     footprint_bytes=gib(4.4),
     estimate_bytes=gib(4.6),
-    reason="draining for phi-4-mini, 1 request to finish",
+    reason="draining for phi-4-mini-instruct-q8_0: 1 request",
     loads=2,
 )
 PHI = Model(
     "phi-4-mini-instruct-q8_0",
     waiting=1,
     estimate_bytes=gib(4.0),
-    reason="waits for llama-3.1-8b to finish 1 request",
+    reason="needs 4.0 GiB, 2.1 free: draining llama-3.1-8b-instruct-q4_k_m (1 request)",
     idle_s=2460.0,
 )
 MISTRAL = Model(
@@ -228,7 +228,7 @@ QUEUE = (
         2,
         1,
         38.4,
-        "waiting for llama-3.1-8b to finish 1 request; needs 4.0 GiB, 2.1 free",
+        "needs 4.0 GiB, 2.1 free: draining llama-3.1-8b-instruct-q4_k_m (1 request)",
         11.0,
     ),
 )

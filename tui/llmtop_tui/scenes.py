@@ -71,7 +71,7 @@ def full() -> Snapshot:
         models=(GEMMA, LLAMA, MISTRAL, NOMIC, PHI, QWEN),
         queue=QUEUE,
         requests=REQUESTS,
-        next_swap="phi-4-mini-instruct-q8_0 in ~11s, after llama-3.1-8b stops",
+        next_swap=f"{PHI.id} in ~11 s, after {LLAMA.id}",
     )
 
 
@@ -88,7 +88,6 @@ def loading() -> Snapshot:
         queue=QUEUE[:1],
         requests=REQUESTS[2:5],
         swaps=Swaps(1, SWAPS[-1], SWAPS[-1:]),
-        next_swap="gemma3-4b-it-q8_0 is loading, ready in ~5s",
     )
 
 
@@ -105,7 +104,7 @@ def held() -> Snapshot:
     return msgspec.structs.replace(
         BASE,
         hold=True,
-        next_swap=f"{PHI.id}, evicting {LLAMA.id}, when the queue is released",
+        next_swap=f"{PHI.id}, evicts {LLAMA.id}, when the queue is released",
         models=(stays, MISTRAL, NOMIC, waits, QWEN),
         running=3,
         queue=queue,

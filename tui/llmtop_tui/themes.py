@@ -34,7 +34,7 @@ LIGHT = Theme(
 )
 COLOR_BLIND = Theme(
     name="llmtop-cvd",
-    primary="#56b4e9",
+    primary="#7cc6f0",
     secondary="#cc79a7",
     accent="#f0e442",
     success="#2a8fd0",
@@ -46,6 +46,6 @@ COLOR_BLIND = Theme(
     panel="#242424",
     dark=True,
 )
-"""From the Okabe-Ito set; blue and vermilion are a little lighter, for contrast on a dark ground."""
+"""From the Okabe-Ito set; blues and vermilion are a little lighter, for contrast on the ground and between them."""
 
 THEMES = (DARK, LIGHT, COLOR_BLIND)

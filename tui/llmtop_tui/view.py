@@ -14,6 +14,8 @@ Level = Literal["slim", "narrow", "normal", "wide"]
 Alarm = Literal["OK", "WARN", "CRIT"]
 
 BREAKPOINTS: tuple[tuple[int, Level], ...] = ((0, "slim"), (60, "narrow"), (100, "normal"), (160, "wide"))
+HELD = ", when the queue is released"
+"""What the core says of the next swap while the queue is held; a step does not wait for that."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -37,8 +39,14 @@ def size_of(model: Model) -> int:
 
 
 def limit_of(memory: Memory) -> int | None:
-    """What the gauge measures against: the device's limit, else the budget, else all there is [bytes]."""
-    return memory.limit or memory.budget or memory.total
+    """What the gauge measures against [bytes]: the device's limit, else what children may have beside the others.
+
+    What is in use counts other programs too, and a budget does not: both are set against the same thing here.
+    """
+    if memory.limit or memory.budget is None:
+        return memory.limit or memory.total
+    all_of_it = memory.budget + (memory.others or 0)
+    return min(all_of_it, memory.total or all_of_it)
 
 
 class Sample(NamedTuple):
@@ -73,6 +81,10 @@ class History:
         if not self.samples or sample.at - self.samples[-1].at >= 1:
             self.samples.append(sample)
 
+    def age_s(self, now: float) -> float:
+        """For how long there are readings [s]."""
+        return max(0.0, now - self.samples[0].at) if self.samples else 0.0
+
     def between(self, start: float, end: float) -> list[Sample]:
         """Readings of a time [s since the epoch], as close together as they were kept, oldest first."""
         fine_from = self._fine[0].at if self._fine else end
@@ -103,33 +115,52 @@ class Letters:
         return max(0, LETTERS.find(self._of.get(model, "A")))
 
 
+class _Base(NamedTuple):
+    """What a child's footprint is compared with [bytes]; ``before``: the most it had when the time began."""
+
+    instance: int | None
+    seen: float
+    at: float
+    least: int
+    before: int
+    most: int
+
+
 class Growth:
-    """Children that take more and more: a footprint that grew by 3 % and 64 MiB within the last minute."""
+    """Children that take more and more: a footprint that grew by 3 % and 64 MiB within the last minute.
+
+    To take back what it had before is no growth: a child that wakes up does that.
+    """
 
     WINDOW_S = 60.0
+    FRESH_S = 5.0
+    """So long after its load a child's readings still catch up with it [s]."""
     _SHARE, _LEAST = 1.03, 64 << 20
 
     def __init__(self) -> None:
-        self._base: dict[str, tuple[int | None, float, int]] = {}
+        self._base: dict[str, _Base] = {}
         self._grows: set[str] = set()
 
     def update(self, snapshot: Snapshot) -> None:
         """Take the footprints of children that are up; a load grows anyway."""
-        base: dict[str, tuple[int | None, float, int]] = {}
+        bases: dict[str, _Base] = {}
         grows: set[str] = set()
         for model in snapshot.models:
             size = model.footprint_bytes
             if size is None or model.state not in ("loaded", "sleeping"):
                 continue
-            instance, at, least = self._base.get(model.id, (model.instance, snapshot.at, size))
-            if instance != model.instance or size < least:
-                at, least = snapshot.at, size
-            if size > least * self._SHARE and size - least > self._LEAST:
+            fresh = _Base(model.instance, snapshot.at, snapshot.at, size, size, size)
+            base = self._base.get(model.id, fresh)
+            if base.instance != model.instance:
+                base = fresh
+            most = max(base.most, size)
+            catches_up = snapshot.at - base.seen < self.FRESH_S
+            if size < base.least or catches_up or snapshot.at - base.at >= self.WINDOW_S:
+                base = base._replace(at=snapshot.at, least=size, before=most)
+            if size > max(base.least * self._SHARE, base.before) and size - base.least > self._LEAST:
                 grows.add(model.id)
-            if snapshot.at - at >= self.WINDOW_S:
-                at, least = snapshot.at, size
-            base[model.id] = (model.instance, at, least)
-        self._base, self._grows = base, grows
+            bases[model.id] = base._replace(most=most)
+        self._base, self._grows = bases, grows
 
     def __contains__(self, model: str) -> bool:
         return model in self._grows

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +24,10 @@ from llmtop_tui.widgets.pages import help_page
 
 if TYPE_CHECKING:
     from llmtop_tui.app import LlmtopApp
+
+
+SCREENSHOT = "screen"
+"""Name of its delivery; Textual's own would show the path as markup."""
 
 
 class ViewDeeds:
@@ -109,6 +116,14 @@ class ViewDeeds:
         if command:  # Terminal.app knows no OSC 52
             self.app.run_worker(lambda: pipe(command, text), thread=True, exit_on_error=False)
         self.app.tell(done)
+
+    def screenshot(self, _: Target) -> None:
+        """The screen as a file; where the screen is in a browser, it goes there."""
+        name = time.strftime("llmtop-%Y%m%d-%H%M%S.svg")
+        self.app.deliver_text(
+            io.StringIO(self.app.picture()), save_directory=Path.cwd(), save_filename=name, open_method="download",
+            mime_type="image/svg+xml", name=SCREENSHOT,
+        )  # fmt: skip
 
     def last(self, _: Target) -> None:
         """The last row; the log follows its end again."""

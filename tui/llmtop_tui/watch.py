@@ -42,7 +42,7 @@ class Watch:
             try:
                 async for snapshot in app.client.changes():
                     app.post_message(SnapshotArrived(snapshot))
-                    await self.pace.wait(calm=not app.app_focus or is_calm(snapshot, before))
+                    await self.pace.wait(calm=is_calm(snapshot, before), blurred=not app.app_focus)
                     before = snapshot
             except Exception as error:  # what a client's transport raises shows as STALE, never as an end of the view
                 app.log.error(error)

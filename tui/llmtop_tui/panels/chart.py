@@ -1,5 +1,5 @@
 # ruff: noqa: D102  (what overrides a method of a base class is described there)
-"""Memory in use over the last ten minutes, half an hour where the screen is wide."""
+"""Memory in use since the view was opened, over the last ten minutes at most, half an hour where the screen is wide."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from llmtop_tui.widgets.line import Line, title
 
 TALL = 20
 """Rows from which on the children stand under the chart."""
+SPANS_S = (120, 600, 1800)
+"""Times that the chart can show [s]: as much as there is, half an hour only where the screen is wide."""
 HIGHEST = 16
 """Rows of the chart at most."""
 
@@ -21,14 +23,17 @@ class ChartPanel(RowsPanel):
     NAME = "MEMORY"
 
     def lines(self, view: View, width: int, height: int) -> list[Line]:
-        span = 1800 if level_of(self.host.size.width) == "wide" else 600
+        longest = SPANS_S[-1] if level_of(self.host.size.width) == "wide" else SPANS_S[-2]
+        span = next((span for span in SPANS_S if view.history.age_s(view.snapshot.at) <= span), longest)
+        span = min(span, longest)
         label = clean(view.snapshot.memory.label)[:6]
-        facts = f"{label} {span // 60} min, GiB"
+        facts = f"{'' if label == 'MEM' else label} {span // 60} min, GiB".strip()
         right = books.summary(view, width - len(self.NAME) - len(facts) - 8)
         lead = title(self.NAME, facts, right, width, view.glyphs, focused=self.has_focus)
         plot = max(1, width - chart.AXIS)
         step = max(1.0, span / plot)
         below = books.table(view, width) if height >= TALL else []
         room = max(height // 3, height - 1 - len(below)) if below else height - 1
-        rows = chart.render(view.history.samples, view.snapshot.at, step, width, min(room, HIGHEST), view.glyphs)
+        samples, top = view.history.samples, min(room, HIGHEST)
+        rows = chart.render(samples, view.snapshot.at, step, width, top, view.glyphs, hold=True)
         return [lead, *rows, *below]

@@ -191,12 +191,17 @@ class RowsPanel(LineView, can_focus=True):
                 return out[:height]
             self.top = self.cursor - height + 1 if self.top < self.cursor - height + 1 else self.top + 1
 
+    @property
+    def _in_use(self) -> bool:
+        """The cursor is shown; also while another window has the focus."""
+        return self.has_focus or self.always_cursor or self.host.main.active is self
+
     def _wraps(self) -> bool:
         return False
 
     def _item(self, index: int, view: View, width: int) -> list[Line]:
         item = self.items[index]
-        marked = index == self.cursor and not self.follow and (self.has_focus or self.always_cursor)
+        marked = index == self.cursor and not self.follow and self._in_use
         gutter = (">", "focus" if self.has_focus else "text bold") if marked else (" ", "")
         rows = self.item_rows(item, view, width - 1)
         out: list[Line] = []

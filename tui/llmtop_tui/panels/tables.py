@@ -10,16 +10,14 @@ from textual.geometry import Size
 
 from llmtop.snapshot import EventLine, Model, QueueEntry, Request, Swap
 from llmtop_tui.actions import Item
-from llmtop_tui.format import age, count, cut_end
+from llmtop_tui.format import age, count
 from llmtop_tui.glyphs import state_word
 from llmtop_tui.panels.rows import RowsPanel, matches
-from llmtop_tui.view import View, level_of
+from llmtop_tui.view import HELD, View, level_of
 from llmtop_tui.widgets import lists, models_table, phases
 from llmtop_tui.widgets.line import Line
 from llmtop_tui.widgets.line import width as width_of_line
-
-HELD_SUFFIX = ", when the queue is released"
-"""What the core says of the next swap while the queue is held; a step does not wait for that."""
+from llmtop_tui.widgets.words import squeeze
 
 
 class ModelsPanel(RowsPanel):
@@ -118,8 +116,8 @@ class QueuePanel(RowsPanel):
         if queue:
             oldest = max(entry.waited_s for entry in queue)
             parts.append(f"{sum(entry.waiters for entry in queue)} waiting, oldest {age(oldest)}")
-        if running and level_of(self.host.size.width) == "normal":
-            parts.append(f"{running} running (2)")
+        if running and level_of(self.host.size.width) == "normal" and not view.snapshot.hold:
+            parts.append(f"{running} running (key 2)")
         return ", ".join(parts)
 
     def title_right(self, view: View, width: int) -> Line:
@@ -127,14 +125,15 @@ class QueuePanel(RowsPanel):
         lead: Line = (("next swap ", "muted"),)
         text = snapshot.next_swap
         if snapshot.hold:
-            text = text.removesuffix(HELD_SUFFIX)
+            text = text.removesuffix(HELD)
             if not text:
                 return (("held: d releases, nothing to step", "warn bold"),)
-            lead = (("held: ", "warn bold"), (".", "accent bold"), (" would load ", "muted"))
+            loads = " loads " if level_of(self.host.size.width) in ("slim", "narrow") else " would load "
+            lead = (("held: ", "warn bold"), (".", "accent bold"), (loads, "muted"))
         if not text:
             return ()
         room = max(0, width - len(self.NAME) - len(self.facts(view)) - 9 - width_of_line(lead))
-        return (*lead, (cut_end(text, room, view.glyphs.ellipsis), "text bold"))
+        return (*lead, (squeeze(text, view, room), "text bold"))
 
     def head(self, view: View, width: int) -> Line | None:
         return lists.queue_head(width, level_of(self.host.size.width)) if self.items else None

@@ -59,9 +59,10 @@ def render(
     if hold:
         values = held(values, round(HOLD_S / step_s))
     eighths = [None if value is None else round(min(1.0, value / limit) * height * 8) for value in values]
-    marks = {0: f"{limit / GIB:4.0f} ", height - 1: "   0 "}
+    digits = 0 if limit >= 10 * GIB else 1
+    marks = {0: f"{limit / GIB:4.{digits}f} ", height - 1: "   0 "}
     if height % 2 and height > 3:
-        marks[height // 2] = f"{limit / 2 / GIB:4.0f} "
+        marks[height // 2] = f"{limit / 2 / GIB:4.{digits}f} "
     rows: list[Line] = []
     for row in range(height):
         base = (height - 1 - row) * 8

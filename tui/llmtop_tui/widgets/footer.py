@@ -22,10 +22,16 @@ def _has_place(action: Action, target: Target) -> bool:
     return action.id != "step" or target.snapshot.hold
 
 
+def _rank(action: Action, target: Target) -> float:
+    """Its place; while the queue is held, what ends that comes right after the help."""
+    return 1.5 if target.snapshot.hold and action.id in ("hold", "step") else action.footer
+
+
 def entries(target: Target, *, readonly: bool, ascii: bool) -> list[tuple[Action, Line]]:
     """Actions in the order of their rank; ``q`` is not among them, it has the right end."""
     have = shown(readonly=readonly, replay=target.replay, keys=target.keys)
-    ranked = sorted((a for a in have if a.footer and a.id != "leave" and _has_place(a, target)), key=lambda a: a.footer)
+    placed = [a for a in have if a.footer and a.id != "leave" and _has_place(a, target)]
+    ranked = sorted(placed, key=lambda a: _rank(a, target))
     return [(action, _entry(action, target, ascii=ascii)) for action in ranked]
 
 
@@ -36,7 +42,7 @@ def _leave_key(target: Target) -> str:
 def render(target: Target, cells: int, *, readonly: bool = False, ascii: bool = False) -> Line:
     """One row; what does not fit is in ``?``."""
     leave: Line = ((_leave_key(target), "accent bold"), (" Quit ", "text"))
-    left = join((line for _, line in entries(target, readonly=readonly, ascii=ascii)), "  ", cells - width(leave) - 2)
+    left = join((line for _, line in entries(target, readonly=readonly, ascii=ascii)), "  ", cells - width(leave) - 3)
     return spread(((" ", ""), *left), leave, cells)
 
 

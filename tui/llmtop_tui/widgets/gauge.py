@@ -18,9 +18,9 @@ ALARM_STYLES = {"OK": "good", "WARN": "warn bold", "CRIT": "bad bold reverse"}
 
 
 def scale_of(memory: Memory) -> int:
-    """Bytes that the whole bar stands for: the machine where the limit is a part of it, else the limit."""
+    """Bytes that the whole bar stands for: the machine where a device's limit is a part of it, else the limit."""
     limit = limit_of(memory) or 0
-    return limit if memory.label == "VRAM" else max(memory.total or 0, limit)
+    return max(memory.total or 0, limit) if memory.limit and memory.label != "VRAM" else limit
 
 
 def _cells(view: View, width: int) -> list[tuple[str, str]]:

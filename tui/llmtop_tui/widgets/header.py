@@ -98,6 +98,8 @@ def render(view: View, width: int, level: Level | None = None) -> Line:
             _fact("every", f"{view.every_s:g}s") if view.every_s else (),
             ((clean(snapshot.server), "muted"),),
         ]
+    if level == "slim":  # a mood is not to be missed, a name can be
+        facts = [badges(view), *facts[1:2], *facts[4:]]
     left = join((fact for fact in facts if fact), "  ", width - 1)
     return clip(((" ", ""), *left), width)
 

@@ -8,6 +8,7 @@ from llmtop_tui.view import View
 from llmtop_tui.widgets import phases
 from llmtop_tui.widgets.line import Line, clip
 from llmtop_tui.widgets.line import width as line_width
+from llmtop_tui.widgets.words import squeeze
 
 QUEUE_MODEL = {"slim": 14, "narrow": 21, "normal": 26, "wide": 34}
 EVENT_STYLES = {
@@ -22,7 +23,7 @@ def queue_head(width: int, level: str) -> Line:
     """Names of the queue's columns."""
     name = QUEUE_MODEL[level]
     waiters = "REQ" if level == "narrow" else "WAITERS"
-    tail = "" if level == "slim" else f"{waiters}  WAITED  {'ETA':>5}  BLOCKED BY"
+    tail = "BLOCKED BY" if level == "slim" else f"{waiters}  WAITED  {'ETA':>5}  BLOCKED BY"
     return clip(((f"  #  {fit('MODEL', name, ellipsis='')} {tail}", "muted"),), width)
 
 
@@ -35,7 +36,7 @@ def queue_row(entry: QueueEntry, view: View, width: int, level: str) -> Line:
         (fit(cut_middle(entry.model, name, ellipsis), name, ellipsis=ellipsis) + " ", "text"),
     ]
     if level == "slim":
-        return clip((*spans, (cut_end(entry.reason, max(0, width - name - 6), ellipsis), "muted")), width)
+        return clip((*spans, (squeeze(entry.reason, view, max(0, width - name - 6)), "muted")), width)
     waiters = "op" if entry.operator and not entry.waiters else str(entry.waiters)
     count_width = 3 if level == "narrow" else 7
     eta = f"~{age(entry.eta_s)}" if known(entry.eta_s) is not None else DASH
@@ -44,7 +45,7 @@ def queue_row(entry: QueueEntry, view: View, width: int, level: str) -> Line:
         (f"{age(entry.waited_s):>6}  ", "warn" if entry.position == 1 else "text"),
         (f"{eta:>5}  ", "muted"),
         (
-            cut_end(entry.reason, max(0, width - name - 23 - count_width), ellipsis),
+            squeeze(entry.reason, view, max(0, width - name - 23 - count_width)),
             "text" if entry.position == 1 else "muted",
         ),
     ]
@@ -53,21 +54,21 @@ def queue_row(entry: QueueEntry, view: View, width: int, level: str) -> Line:
 
 def request_head(width: int) -> Line:
     """Names of the columns of requests in flight."""
-    return clip(((f" {'MODEL':<24} {'PHASE':<8} {'AGE':>5}  {'CLIENT':<16} PATH", "muted"),), width)
+    return clip(((f" {'MODEL':<24} {'PHASE':<7} {'AGE':>5}  {'CLIENT':<15} PATH", "muted"),), width)
 
 
 def request_row(request: Request, view: View, width: int) -> Line:
     """One request that is not over."""
     ellipsis = view.glyphs.ellipsis
     style = {"queued": "warn", "loading": "primary", "running": "good"}[request.phase]
-    path = request.path + ("  stream" if request.stream else "")
+    path = request.path + (" stream" if request.stream else "")
     return clip(
         (
             (f" {fit(cut_middle(request.model, 24, ellipsis), 24)} ", "text"),
-            (f"{request.phase:<8} ", style),
+            (f"{request.phase:<7} ", style),
             (f"{age(request.age_s):>5}  ", "text"),
-            (fit(request.client, 16, ellipsis=ellipsis) + " ", "muted"),
-            (cut_end(path, max(0, width - 59), ellipsis), "muted"),
+            (fit(request.client, 15, ellipsis=ellipsis) + " ", "muted"),
+            (cut_end(path, max(0, width - 57), ellipsis), "muted"),
         ),
         width,
     )
@@ -97,7 +98,10 @@ def swap_row(swap: Swap, view: View, width: int) -> Line:
 
 def event_row(event: EventLine, view: View, width: int) -> Line:
     """One thing that happened."""
-    named = bool(event.model) and event.model not in event.text
+    said = event.text.removeprefix(f"{event.kind} ")
+    if not said.startswith((event.model or "the ", "the ")):  # else the column has said it
+        said = event.text
+    named = bool(event.model) and event.model not in said
     about = f"{cut_middle(event.model, 16 if width < 76 else 28, view.glyphs.ellipsis)} " if named else ""
     return clip(
         (
@@ -105,7 +109,7 @@ def event_row(event: EventLine, view: View, width: int) -> Line:
             (fit(event.kind, 6, ellipsis="") + " ", EVENT_STYLES.get(event.kind, "text")),
             (about, "text"),
             (
-                cut_end(event.text, max(0, width - 16 - width_of(about)), view.glyphs.ellipsis),
+                squeeze(said, view, max(0, width - 16 - width_of(about)), past=True),
                 "muted" if about else "text",
             ),
         ),

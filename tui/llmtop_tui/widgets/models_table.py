@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmtop.snapshot import Model
-from llmtop_tui.format import DASH, age, clean, cut_end, cut_middle, fit, gib, known, until
+from llmtop_tui.format import DASH, age, clean, cut_middle, fit, gib, known, until
 from llmtop_tui.glyphs import STATE_STYLES, Glyphs, state_word
 from llmtop_tui.ink import BANDS
 from llmtop_tui.view import Level, View, holds_memory, size_of
 from llmtop_tui.widgets.line import Line, clip
+from llmtop_tui.widgets.words import squeeze
 
 LEAD = 3
 """Cells before the first column: cursor, pin, glyph."""
@@ -144,7 +145,7 @@ def note(model: Model) -> str:
     parts += [mark for mark in marks if mark[:5] not in reason.lower()]
     if model.state == "loading":
         parts.append(progress_note(model))
-        if reason.lower().startswith("loading"):
+        if reason.lower().startswith("loading") or reason.endswith("waiting"):  # WAIT says how many
             reason = ""
     parts.append(reason)
     if not reason and state_word(model) == "FAILED" and model.failure is not None:
@@ -203,7 +204,7 @@ def row(model: Model, view: View, level: Level, width: int) -> Line:
             strong = "text bold" if model.state == "loaded" else "text" if holds_memory(model) else "muted"
             spans.append((fit(name, room - 2, ellipsis=glyphs.ellipsis) + " ", strong))
         elif column.head == "NOTE":
-            spans.append((cut_end(note(model), room, glyphs.ellipsis), _note_style(model)))
+            spans.append((squeeze(note(model), view, room), _note_style(model)))
         elif column.head == "GiB" and level in ("slim", "narrow"):
             text = fit(_size(model, view, planned=True), room, ">", glyphs.ellipsis)
             spans.append((text + " ", _size_style(model, view)))

@@ -13,7 +13,7 @@ from llmtop_tui.view import View
 from llmtop_tui.widgets.line import Line
 from llmtop_tui.widgets.lists import EVENT_STYLES
 from llmtop_tui.widgets.models_table import note
-from llmtop_tui.widgets.phases import PHASES, bounds, phase_bar, phases_text, total
+from llmtop_tui.widgets.phases import PHASES, bounds, phase_bar, phases_text, stop_text, total
 
 HEAD, PLAIN = "title", "text"
 LABEL = 11
@@ -61,12 +61,7 @@ def _swap_lines(swap: Swap, view: View) -> list[Line]:
     ]
     head.append((clean(f"{swap.result or 'under way'}, {swap.reason}"), PLAIN))
     out: list[Line] = [tuple(head), ((f"  {phases_text(swap, now)}", "muted"),)]
-    for stop in swap.stops:
-        back = (
-            f"{gib(stop.returned_bytes)} of {gib(stop.footprint_bytes)} GiB back, settled in {seconds(stop.settle_s)}"
-        )
-        out.append(((clean(f"  stopped {stop.model} by {stop.signal}: {back}"), "muted"),))
-    return out
+    return out + [((clean(f"  stopped {stop_text(stop)}"), "muted"),) for stop in swap.stops]
 
 
 def model_page(model: Model, view: View) -> list[Line]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmtop.snapshot import Swap
-from llmtop_tui.format import known, seconds
+from llmtop.snapshot import Stop, Swap
+from llmtop_tui.format import gib, known, seconds
 from llmtop_tui.widgets.line import Line
 
 PHASES = (
@@ -99,6 +99,18 @@ def phases_text(swap: Swap, now: float | None = None) -> str:
     """The phases in words: ``queued 0.4s, drain 1.0s, load 3.1s``."""
     told = [(part.name, part.end - part.start) for part in spans(swap, now)]
     return ", ".join(f"{name} {seconds(value)}" for name, value in told if value >= 0.05)
+
+
+def stop_text(stop: Stop) -> str:
+    """Who went, how, and what came back of its memory."""
+    size = f"{gib(stop.footprint_bytes)} GiB"
+    back = "its memory was not measured"
+    if stop.returned_bytes is not None:
+        back = f"{gib(stop.returned_bytes)} of {size} back"
+    elif stop.footprint_bytes is not None:
+        back = f"it had {size}"
+    waited = f", memory back after {seconds(stop.settle_s)}" if known(stop.settle_s) else ""
+    return f"{stop.model} by {stop.signal or 'no signal'}: {back}{waited}"
 
 
 def legend(*, solid: bool) -> Line:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmtop.snapshot import Swap
-from llmtop_tui.format import DASH, clean, clock, cut_end, cut_middle, fit, gib, seconds
+from llmtop_tui.format import DASH, clean, clock, cut_end, cut_middle, fit, seconds
 from llmtop_tui.view import Sample, View, limit_of
 from llmtop_tui.widgets import chart, phases
 from llmtop_tui.widgets.line import Line, clip, spread, title
@@ -15,7 +15,7 @@ LIST_ROWS = 4
 """Swaps that have a row each before the one under the cursor gets its own part of the screen."""
 MARGIN = 0.06
 """Time shown before and after a swap, as a share of its length."""
-HIGHEST = 14
+HIGHEST = 10
 """Rows of the memory chart at most."""
 RESULTS = {"ok": "good", "": "primary", "cancelled": "warn"}
 
@@ -132,14 +132,7 @@ def facts_of(swap: Swap, width: int, ellipsis: str, now: float) -> list[Line]:
         _fact("why", f"{swap.reason or DASH}; evicted {evicted}", width, ellipsis),
         _fact("phases", phases.phases_text(swap, now) or "none", width, ellipsis),
     ]
-    for stop in swap.stops:
-        back = "not measured"
-        if stop.footprint_bytes is not None or stop.returned_bytes is not None:
-            back = f"{gib(stop.returned_bytes)} of {gib(stop.footprint_bytes)} GiB back"
-        settled = f", memory settled in {seconds(stop.settle_s)}" if stop.settle_s is not None else ""
-        signal = stop.signal or "no signal"
-        out.append(_fact("stopped", f"{stop.model} by {signal}: {back}{settled}", width, ellipsis))
-    return out
+    return out + [_fact("stopped", phases.stop_text(stop), width, ellipsis) for stop in swap.stops]
 
 
 def detail(view: View, swap: Swap, width: int, height: int) -> list[Line]:
