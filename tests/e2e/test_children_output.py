@@ -72,11 +72,11 @@ async def test_ten_thousand_lines_a_second_are_counted_and_not_forwarded(tmp_pat
         print(f"\n10,000 lines/s: loop stood still for {worst * 1000:.1f} ms at most")
 
 
-async def test_a_child_that_writes_without_end_does_not_take_the_loop(tmp_path: Path) -> None:
+async def test_a_child_that_writes_without_end_does_not_take_the_loop(tmp_path: Path, server: Path) -> None:
     yes = tmp_path / "yes"
     yes.write_text("#!/bin/sh\nexec yes >&2\n")
     yes.chmod(0o755)
-    async with nursery(tmp_path / "state", yes) as home:
+    async with nursery(tmp_path / "state", server) as home:
         one = home.spawn(ModelSpec(id="A", cmd=str(yes)))
         await home.until(news.Started, one)
         worst = await longest_standstill(1.0)
