@@ -81,6 +81,7 @@ FAULTS: dict[str, Fault] = {
     # --- requests
     "draining model grants": Fault("requests", "m.instance.admits and not w.closing", "m.instance.up and not w.closing"),
     "no look at the queue after a request": Fault("requests", "return bool(w.queue)", "return False"),
+    "a raised reservation forgets what is known": Fault("room", "Need(known or 0, alone=True)", "Need(0, alone=True)"),
     "a sleeper stays after its last request": Fault("requests", " or i.state is Child.SLEEPING", ""),
     "no look at the queue after a waiter left": Fault("requests", "return _leave_queue(w, event.request)", "_leave_queue(w, event.request)\n        return False"),
     "entry without waiters stays": Fault("requests", "    if not m.entry.operator:\n        queue.forget", "    if False:\n        queue.forget"),

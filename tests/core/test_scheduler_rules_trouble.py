@@ -202,6 +202,23 @@ def test_out_of_memory_beside_others_is_tried_once_more_with_more_room(make: Mak
     assert refusals(w) == [(request, "insufficient_memory")]
 
 
+@pytest.mark.parametrize("stranded", [0, 30])
+def test_a_raised_reservation_beyond_the_budget_takes_all_but_never_less_than_is_known(
+    make: Make, stranded: int
+) -> None:
+    w = new(make, cap=0, budget=100, A={"declared": 40}, B={"declared": 60})
+    one = up(w, "A")
+    request = w.ask("B")
+    fail(w, "B", "oom")
+    w.feed(ev.Settled(2))
+    w.feed(ev.Exited(one))
+    w.feed(ev.Budget(60, stranded))
+    if stranded:
+        assert refusals(w) == [(request, "insufficient_memory")]
+    w.feed(ev.Settled(one))
+    assert [(a.model, a.reserved) for a in of(w, act.Spawn)] == ([] if stranded else [("B", 60)])
+
+
 def test_out_of_memory_alone_is_told_at_once(make: Make) -> None:
     w = new(make, cap=0, budget=100, A={"declared": 40})
     request = w.ask("A")

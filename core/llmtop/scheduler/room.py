@@ -26,7 +26,7 @@ class Need:
     """What a model asks for.
 
     Args:
-        bytes: Its reservation [bytes]; 0 when bytes do not count.
+        bytes: Its reservation [bytes]; 0 when bytes do not count. Of one that loads alone, the least it must get.
         alone: It can only load with nothing but pinned (and stuck) models beside it, and takes all that they leave.
     """
 
@@ -45,7 +45,7 @@ def need(w: World, m: Model) -> Need:
     if m.raised is not None and m.raised > size:
         size = m.raised
         if size > w.budget - pinned_bytes(w):
-            return Need(0, alone=True)
+            return Need(known or 0, alone=True)
     if known is None and size > w.budget:
         return Need(0, alone=True)
     return Need(size)
@@ -67,7 +67,9 @@ def fits(w: World, want: Need, stay: Sequence[Instance]) -> bool:
     if cap > 0 and len(stay) >= cap:
         return False
     if want.alone:
-        return all(i.stuck or w.is_pinned(i) for i in stay) and (w.room is None or left_for_one(w, stay) > 0)
+        return all(i.stuck or w.is_pinned(i) for i in stay) and (
+            w.room is None or left_for_one(w, stay) >= max(want.bytes, 1)
+        )
     if w.room is None:
         return not any(i.alone for i in stay)
     return want.bytes + sum(i.reserved for i in stay) <= w.room
@@ -150,7 +152,7 @@ def impossible(w: World, m: Model, want: Need) -> Refusal | None:
         names = ", ".join(sorted(i.model for i in pinned))
         return Refusal("all_slots_pinned", f"{m.name} cannot load: {_lacking(w, want, pinned)} taken by pinned {names}")
     room = w.room or 0
-    text = f"{m.name} needs {gib(want.bytes)}" if not want.alone else f"{m.name} needs memory"
+    text = f"{m.name} needs {gib(want.bytes)}" if want.bytes else f"{m.name} needs memory"
     return Refusal(
         "insufficient_memory",
         f"{text}, {gib(room - pinned_bytes(w))} could be freed: {gib(w.stranded)} of stopped models never came back",

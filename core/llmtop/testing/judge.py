@@ -280,7 +280,7 @@ def _queue_up(w: World) -> None:
     """Keep the line: who came first, and since when on the head's clock."""
     for model in list(w.wanted):
         p = w.of(model)
-        if model not in w.machine.world.queue and (p is None or p.state != "loading"):
+        if model not in w.machine.world.queue and (p is None or p.state != "loading" or p.told):
             w.wanted.discard(model)  # refused with those who waited
     for model in list(w.line):
         if not w.waiting(model) and model not in w.wanted and model not in w.machine.world.queue:
