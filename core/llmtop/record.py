@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -170,12 +170,24 @@ def read_recording(path: str | Path) -> Iterator[Line]:
     Raises:
         ConfigError: It cannot be read, or is no recording; file and line are in the message.
     """
+    with opened(path) as file, contextlib.suppress(EOFError):  # packed, and cut off
+        yield from _lines(str(path), file)
+
+
+@contextlib.contextmanager
+def opened(path: str | Path) -> Generator[BinaryIO | gzip.GzipFile]:
+    """Open a file to read, unpacked where it is packed. A packed one that is cut off raises EOFError where it ends.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: It cannot be read, then or later; the file is in the message.
+    """
     try:
         with Path(path).open("rb") as file:
             packed = file.peek(2)[:2] == GZIP
-            yield from _lines(str(path), gzip.GzipFile(fileobj=file) if packed else file)
-    except EOFError:
-        return  # packed, and cut off
+            yield gzip.GzipFile(fileobj=file) if packed else file
     except (gzip.BadGzipFile, zlib.error) as error:
         raise ConfigError(f"{path}: is damaged: {error}") from error
     except OSError as error:

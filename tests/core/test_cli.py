@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -376,3 +377,46 @@ def test_no_other_command_pays_for_the_screen(words: list[str], tmp_path: Path) 
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LLMTOP_URL": "http://127.0.0.1:1"}
     argv = [sys.executable, "-c", code, *words]
     assert subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+
+
+class Shown:
+    """A view that remembers what it was told of the screen."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str | None, str | None]] = []
+
+    def _show(self, *_: object, **__: object) -> int:
+        self.told.append((os.environ.get("LLMTOP_ASCII"), os.environ.get("LLMTOP_NO_MOUSE")))
+        return 0
+
+    run = attach = web = replay = _show
+
+
+@pytest.mark.parametrize("words", [["--replay", "x"], ["attach"], ["web"], ["demo", "--simulated"]])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [([], (None, None)), (["--ascii"], ("1", None)), (["--no-mouse", "--ascii"], ("1", "1"))],
+)
+def test_options_of_the_screen_say_what_their_variables_say(
+    words: list[str],
+    given: list[str],
+    told: tuple[str | None, str | None],
+    core: Stub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LLMTOP_ASCII", "LLMTOP_NO_MOUSE"):
+        monkeypatch.setenv(name, "")  # so that what the call sets is taken back
+        monkeypatch.delenv(name)
+    for command in ("run", "attach", "demo"):
+        monkeypatch.setattr(importlib.import_module(f"llmtop.cli.{command}"), "has_terminal", lambda: True)
+    view = Shown()
+    assert main([*words, *given], view=view) == 0
+    assert view.told == [told]
+
+
+def test_options_of_the_screen_may_stand_before_the_command(core: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMTOP_ASCII", "")
+    monkeypatch.setattr("llmtop.cli.attach.has_terminal", lambda: True)
+    view = Shown()
+    assert main(["--ascii", "attach"], view=view) == 0
+    assert view.told[0][0] == "1"

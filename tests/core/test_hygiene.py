@@ -179,11 +179,13 @@ def test_top_level_holds_only_what_belongs_there() -> None:
 
 
 def test_readme_names_every_option_and_every_key() -> None:
+    from llmtop.cli.flags import SCREEN
     from llmtop.config.rows import ROWS
     from llmtop_tui.actions import markdown
 
     readme = (ROOT / "README.md").read_text("utf-8")
-    missing = [row.name for row in ROWS if f"--{row.name}" not in readme and f"--no-{row.name}" not in readme]
+    names = [*(row.name for row in ROWS), *(name for name, _, _ in SCREEN)]
+    missing = [name for name in names if f"--{name}" not in readme and f"--no-{name}" not in readme]
     assert missing == []
     assert markdown() in readme, "the key table is not what `python -m llmtop_tui.actions` prints"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,27 @@ def test_recording_is_a_trace_with_its_own_sizes_and_times(tmp_path: Path) -> No
     told = trace.models["A"]
     assert (told.size, told.load_s, told.stop_s, told.settle_s) == (10 * GIB, 7.0, 2.0, 0.5)
     assert trace.models["B"].stop_s == 2.0
+
+
+@pytest.mark.parametrize("cut", [0, 8])
+def test_packed_recording_is_read_as_far_as_it_goes(cut: int, tmp_path: Path) -> None:
+    path, small = tmp_path / "run.jsonl", tmp_path / "run.jsonl.gz"
+    record(path)
+    packed = gzip.compress(path.read_bytes())
+    small.write_bytes(packed[: len(packed) - cut])
+    whole, trace = read_trace(str(path)), read_trace(str(small))
+    assert (trace.asks, trace.budget) == (whole.asks, whole.budget)
+
+
+def test_packed_trace_is_read_and_one_cut_off_is_told(call: Call, trace: Path, tmp_path: Path) -> None:
+    small = tmp_path / "trace.gz"
+    packed = gzip.compress(trace.read_bytes())
+    small.write_bytes(packed)
+    assert read_trace(str(small)).asks == read_trace(str(trace)).asks
+    small.write_bytes(packed[:-12])
+    code, _, err = call(small)
+    assert code == 2
+    assert "trace.gz: is cut off" in err
 
 
 def test_recording_simulates_to_what_it_recorded(call: Call, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ async def test_a_tab_shows_the_screen_and_q_leaves_it_alone(tmp_path: Path) -> N
                 views = served.views()
                 assert len(views) == 2
                 await first.press("o")
-                await first.until("the pager cannot be shown")
+                await first.until("no pager can be shown here: z zooms the log panel")
                 await first.press("y")
                 await first.until("copied")
                 await first.press("q")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from textual import events
 from textual.command import CommandPalette
+from textual.widgets import Input
 
 from llmtop.client import Reply
 from llmtop.errors import Refusal
@@ -17,6 +18,7 @@ from llmtop.snapshot import LogLine, Snapshot
 from llmtop_tui import actions
 from llmtop_tui.app import Leave
 from llmtop_tui.commands import MainCommands
+from llmtop_tui.format import clean
 from llmtop_tui.scene_parts import AT, GEMMA, LLAMA, MISTRAL, NOMIC, PHI, QWEN
 from llmtop_tui.scenes import full, held, oom
 from llmtop_tui.screens import confirm
@@ -64,7 +66,11 @@ CASES: dict[str, Case] = {
     "evict": (full, "j j e", _said("evict", NOMIC.id, "5")),
     "pin": (full, "p", _said("pin", GEMMA.id, "9")),
     "load": (full, "G k L", lambda app, c: c.said == [("load", PHI.id, "")]),
-    "kill": (full, "j K", _asks("Force-kill", "pid 48955", "1 request ends with an error", "reload ~6s")),
+    "kill": (
+        full,
+        "j K",
+        _asks("Force-kill", "pid 48955", "1 request ends with an error", "reload ~6s", "Type its name"),
+    ),
     "evict_all": (full, "E", _asks("Evict 1 idle model?", NOMIC.id, "0.6 GiB")),
     "cancel": (full, "2 j x", _said("cancel", "r-95")),
     "hold": (full, "d", _said("hold")),
@@ -86,7 +92,7 @@ CASES: dict[str, Case] = {
     "next_swap": (full, "right_square_bracket", lambda app, c: app.screen is app.main and not c.said),
     "next_oom": (full, "left_square_bracket", lambda app, c: app.screen is app.main and not c.said),
     "timeline": (full, "T", lambda app, c: isinstance(app.screen, TimelineScreen)),
-    "open_log": (full, "o", lambda app, c: any("cannot be shown" in n.message for n in app._notifications)),
+    "open_log": (full, "o", lambda app, c: any("no pager can be shown here" in n.message for n in app._notifications)),
     "screenshot": (
         full,
         "ctrl+s",
@@ -184,12 +190,12 @@ Ask = Callable[..., Awaitable[None]]
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ("j K y", [("kill", LLAMA.id, "8")]),
-        ("j K n", []),
-        ("j K escape", []),
-        ("j K enter", []),
-        ("j K tab enter", [("kill", LLAMA.id, "8")]),
-        ("j K k", []),
+        ("j j K y", [("kill", NOMIC.id, "5")]),
+        ("j j K n", []),
+        ("j j K escape", []),
+        ("j j K enter", []),
+        ("j j K tab enter", [("kill", NOMIC.id, "5")]),
+        ("j j K k", []),
         ("j e y", [("evict", LLAMA.id, "8")]),
         ("E y", [("evict", NOMIC.id, "5")]),
         ("2 x y", [("cancel", "r-92"), ("cancel", "r-93"), ("cancel", "r-94")]),
@@ -207,8 +213,9 @@ async def test_only_a_yes_does_it(keys: str, said: list[tuple[str, ...]], open_s
 @pytest.mark.usefixtures("no_guard")
 async def test_a_held_key_does_not_confirm(open_screen: Any) -> None:
     async with open_screen() as (app, client, pilot):
-        await pilot.press("j", *["K"] * 30)
+        await pilot.press("j", "j", *["K"] * 30)
         assert isinstance(app.screen, ConfirmScreen)
+        assert not app.screen.query(Input)
         assert client.said == []
 
 
@@ -217,24 +224,105 @@ async def test_a_yes_in_the_first_quarter_of_a_second_is_not_heard(
 ) -> None:
     monkeypatch.setattr(confirm, "GUARD_S", 3600.0)
     async with open_screen() as (app, client, pilot):
-        await pilot.press("j", "K", "y", "tab", "enter")
+        await pilot.press("j", "j", "K", "y", "tab", "enter")
         assert isinstance(app.screen, ConfirmScreen)
         await pilot.press("n")
         assert app.screen is app.main
+        await pilot.press("k", "K", *["K"] * 9, "y")
+        assert app.screen.query_one(Input).value == ""
+        await pilot.press("escape")
+        assert app.screen is app.main
         assert client.said == []
+
+
+PINNED = msgspec.structs.replace(NOMIC, pinned=True, aliases=("embed", "Größe 一"))
+KILLED = [("kill", LLAMA.id, "8")]
+
+
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize(
+    ("keys", "said", "open_still"),
+    [
+        (LLAMA.id + "\n", KILLED, False),
+        (f" {LLAMA.id} \n", KILLED, False),
+        (LLAMA.id + "\ty", KILLED, False),  # past the name y is a yes again
+        (LLAMA.id + "\t\t\n", KILLED, False),
+        ("y", [], True),
+        ("nkq", [], True),
+        ("wrong\n", [], True),
+        ("wrong\ty", [], True),
+        ("wrong\ty\n", [], False),  # Enter on Cancel
+        (LLAMA.id[:-1] + "\n", [], True),
+        (LLAMA.id.upper() + "\n", [], True),
+        (LLAMA.id + "\x1b", [], False),
+        (LLAMA.id + "\x03", [], False),
+        ("\n", [], False),
+        ("K" * 30 + "\n", [], True),
+    ],
+)
+async def test_whom_somebody_waits_for_is_killed_by_its_name_alone(
+    keys: str, said: list[tuple[str, ...]], open_still: bool, open_screen: Any, verbs_done: Any
+) -> None:
+    named = {"\n": "enter", "\t": "tab", "\x1b": "escape", "\x03": "ctrl+c"}
+    async with open_screen() as (app, client, pilot):
+        await pilot.press("j", "K", *(named.get(key, key) for key in keys))
+        await verbs_done(app, pilot)
+        assert client.said == said
+        assert isinstance(app.screen, ConfirmScreen) is open_still
+
+
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize("name", [NOMIC.id, "embed", "Größe 一", "Gro\u0308ße 一", "embed\nmore"])
+async def test_a_pinned_model_has_its_name_or_alias_pasted(name: str, open_screen: Any, verbs_done: Any) -> None:
+    snapshot = msgspec.structs.replace(full(), models=(PINNED,))
+    async with open_screen(snapshot) as (app, client, pilot):
+        await pilot.press("K")
+        yes = app.screen.query_one("#yes")
+        assert yes.disabled
+        app.screen.query_one(Input).post_message(events.Paste(name))
+        await pilot.pause()
+        assert not yes.disabled
+        await pilot.press("x")
+        assert yes.disabled
+        await pilot.press("backspace")
+        await pilot.click("#yes")
+        await verbs_done(app, pilot)
+        assert client.said == [("kill", NOMIC.id, "5")]
+
+
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+@pytest.mark.parametrize("name", ["q" * 90 + "-" + "5" * 90, "大" * 60, "a\x1b[31m" + "-long" * 20])
+async def test_a_name_that_has_to_be_typed_can_be_read_whole(
+    name: str, size: tuple[int, int], open_screen: Any, verbs_done: Any
+) -> None:
+    models = (msgspec.structs.replace(PINNED, id=name, aliases=()),)
+    async with open_screen(msgspec.structs.replace(full(), models=models), size) as (app, client, pilot):
+        await pilot.press("K")
+        ask, field = app.screen.query_one("#ask"), app.screen.query_one(Input)
+        shown = "".join(strip.text.strip() for strip in ask.render_lines(ask.size.region))
+        assert clean(name) in shown
+        for widget in (ask, field, app.screen.query_one("#yes")):
+            assert app.screen.region.contains_region(widget.region)
+            assert widget.region.height
+        field.value = clean(name)
+        await pilot.press("enter")
+        await verbs_done(app, pilot)
+        assert client.said == [("kill", name, "5")]
 
 
 @pytest.mark.usefixtures("no_guard")
 async def test_nothing_is_done_to_another_child_of_the_same_name(open_screen: Any) -> None:
     async with open_screen() as (app, client, pilot):
-        await pilot.press("j", "K")
+        await pilot.press("j", "K", *LLAMA.id)
         other = msgspec.structs.replace(LLAMA, instance=99, pid=999)
         models = tuple(other if m.id == other.id else m for m in full().models)
         client.publish(msgspec.structs.replace(full(), models=models))
         while app.newest.models != models:
             await pilot.pause(0.02)
-        await pilot.press("y")
+        await pilot.press("enter")
         await pilot.pause()
+        assert app.screen is app.main
         assert client.said == []
 
 

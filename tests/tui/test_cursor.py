@@ -138,6 +138,20 @@ async def test_a_log_that_starts_again_at_a_lower_number_is_shown(open_screen: A
         assert [line.text for line in app.main.log_panel.items] == ["line 0", "line 1", "line 2"]
 
 
+@pytest.mark.parametrize(
+    ("up_s", "shown"),
+    [(3.0, ["line 0", "line 1", "line 2"]), (59.9, ["line 500", "line 501"]), (1e6, ["line 500", "line 501"])],
+)
+async def test_a_core_that_starts_again_with_the_same_pid_counts_anew(
+    up_s: float, shown: list[str], open_screen: Any
+) -> None:
+    """A container's first process is pid 1 each time; a picture out of turn and a night's sleep are no new start."""
+    before = msgspec.structs.replace(full(), pid=1, uptime_s=60.0, log=_log(2, 500))
+    async with open_screen(before) as (app, client, pilot):
+        await _show(app, client, pilot, msgspec.structs.replace(before, uptime_s=up_s, at=AT + 3600, log=_log(3)))
+        assert [line.text for line in app.main.log_panel.items] == shown
+
+
 async def test_a_wrapped_line_is_shown_whole_and_the_cursor_stays_in_sight(open_screen: Any, rows_of: Any) -> None:
     long = tuple(LogLine(n, AT, QWEN.id, f"start{n} " + "x" * 400 + f" end{n}") for n in range(30))
     async with open_screen(msgspec.structs.replace(full(), log=long)) as (app, _, pilot):

@@ -69,6 +69,14 @@ def test_what_is_not_plain_serving_is_in_reverse_video(
     assert "reverse" in found[0]
 
 
+def test_an_uptime_that_is_not_told_is_left_out(scene: Scene, view_of: ViewOf) -> None:
+    for uptime_s, told in ((4.0, True), (0.0, False)):
+        row = "".join(
+            text for text, _ in header.render(view_of(msgspec.structs.replace(scene("full"), uptime_s=uptime_s)), 200)
+        )
+        assert (" up " in row) is told
+
+
 def test_a_silent_core_is_stale_and_a_frozen_display_is_paused(scene: Scene, view_of: ViewOf) -> None:
     view = view_of(scene("cold"))
     view.stale_s, view.paused_s = 7.0, 12.0

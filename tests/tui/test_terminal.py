@@ -23,7 +23,7 @@ from llmtop_tui.scene_client import SceneClient
 from llmtop_tui.scenes import hostile
 print(LlmtopApp(SceneClient(hostile())).run())
 """
-KEYS = (b"?", b"\x1b", b"\r", b"\x1b", b"K", b"n", b"l", b"1", b"p", b":", b"\x1b")
+KEYS = (b"?", b"\x1b", b"\r", b"\x1b", b"K", b"\x1b", b"l", b"1", b"p", b":", b"\x1b")
 COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|[34]8;[25];[\d;]+)(?:;\d+)*m")
 RESTORED = (b"\x1b[?1049l", b"\x1b[?1003l", b"\x1b[?1006l", b"\x1b[?2004l", b"\x1b[?25h")
 

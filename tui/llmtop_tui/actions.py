@@ -154,7 +154,7 @@ ACTIONS: tuple[Action, ...] = (
         danger=True, footer=4, enabled=_has_model, refused="no model under the cursor",
     ),
     Action(
-        "kill", ("K",), "Kill", "Force-kill its process group. Always asks.", MODEL,
+        "kill", ("K",), "Kill", "Force-kill its process group. Always asks; by name if it is pinned or busy.", MODEL,
         danger=True, footer=5, confirm=_ask_kill, enabled=_has_process,
         refused="nothing to kill: the model has no process",
     ),

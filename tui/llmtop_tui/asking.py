@@ -52,7 +52,8 @@ class Asking:
         if action.id == "leave" and not self._app.detach_allowed:
             question = replace(question, keep="", lines=question.lines[:-1])
         lines = tuple(self._app.plain(line) for line in question.lines)
-        return replace(question, title=self._app.plain(question.title), lines=lines)
+        names = (*question.names, *(self._app.plain(name) for name in question.names))  # as it is, or as it is shown
+        return replace(question, title=self._app.plain(question.title), lines=lines, names=names)
 
     def _answered(self, action: Action, target: Target, answer: Answer | None) -> None:
         if answer is None or answer == "no":

@@ -19,6 +19,7 @@ class Question:
         yes: Label of the answer that does it (key ``y``).
         keep: Label of a second, milder answer (key ``k``), empty where there is none.
         stay: Label of the default, which changes nothing (``n``, esc, Enter).
+        names: Any of these has to be typed before it can be done; nothing where empty.
     """
 
     title: str
@@ -26,6 +27,7 @@ class Question:
     yes: str
     keep: str = ""
     stay: str = "Cancel"
+    names: tuple[str, ...] = ()
 
 
 def _name(model: str) -> str:
@@ -46,21 +48,24 @@ def reload_cost(model: Model, snapshot: Snapshot) -> str:
 
 
 def kill(model: Model, snapshot: Snapshot) -> Question:
-    """Always asked: SIGKILL to the process group."""
+    """Always asked: SIGKILL to the process group. Where it is pinned or serves somebody, its name is to be typed."""
     facts = [f"pid {model.pid if model.pid is not None else 'unknown'}"]
     if model.in_flight:
         facts.append(_in_flight(model))
     if model.waiting:
         facts.append(f"{model.waiting} waiting for it")
     facts.append(reload_cost(model, snapshot))
-    lines = [" · ".join(facts), "SIGKILL to its process group: nothing is finished or saved."]
+    lines = [", ".join(facts), "SIGKILL to its process group: nothing is finished or saved."]
     if model.stuck:
         lines.append("It survived SIGKILL before: the system may not be able to end it.")
     elif known(model.kill_in_s) is not None:
         lines.append(f"It is stopping; without you it is killed in {age(model.kill_in_s)}.")
     if model.pinned:
         lines.append("It is pinned: it will be loaded again through the queue.")
-    return Question(f"Force-kill {_name(model.id)}?", tuple(lines), "Kill")
+    if not model.pinned and not model.in_flight:
+        return Question(f"Force-kill {_name(model.id)}?", tuple(lines), "Kill")
+    lines.append("Type its name to kill it" + (", or an alias:" if model.aliases else ":"))
+    return Question(f"Force-kill {model.id}?", tuple(lines), "Kill", names=(model.id, *model.aliases))
 
 
 def evict(model: Model, snapshot: Snapshot) -> Question | None:
@@ -75,7 +80,7 @@ def evict(model: Model, snapshot: Snapshot) -> Question | None:
     facts.append(reload_cost(model, snapshot))
     verb = "The load is ended" if model.state == "loading" else "It drains, then stops"
     freed = f"; {gib(size_of(model))} GiB come back." if size_of(model) else "."
-    return Question(f"Evict {_name(model.id)}?", (" · ".join(facts), verb + freed), "Evict")
+    return Question(f"Evict {_name(model.id)}?", (", ".join(facts), verb + freed), "Evict")
 
 
 def idle_models(snapshot: Snapshot) -> tuple[Model, ...]:
@@ -109,7 +114,7 @@ def cancel(requests: tuple[Request, ...]) -> Question | None:
     who = ", ".join(sorted({clean(r.client) for r in requests})[:4])
     what = "running request" if running else "waiting request"
     lines = (
-        f"for {_name(requests[0].model)} · oldest {age(max(r.age_s for r in requests))} · from {who}",
+        f"for {_name(requests[0].model)}, oldest {age(max(r.age_s for r in requests))}, from {who}",
         "Its answer is cut off with an error." if running else "Each gets an error at once and may ask again.",
     )
     return Question(

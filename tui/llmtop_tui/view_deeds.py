@@ -81,8 +81,10 @@ class ViewDeeds:
         try:
             with self.app.suspend():
                 page(command, lines)
-        except (SuspendNotSupported, OSError) as error:
-            self.app.tell(f"the pager cannot be shown: {str(error) or 'not in this terminal'}", "error")
+        except SuspendNotSupported:  # a browser
+            self.app.tell("no pager can be shown here: z zooms the log panel", "warning")
+        except OSError as error:
+            self.app.tell(f"the pager cannot be shown: {error}", "error")
         self.app.set_mouse(self.app.mouse)  # the terminal comes back with the mouse on
 
     def mouse(self, _: Target) -> None:

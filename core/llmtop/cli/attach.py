@@ -9,13 +9,14 @@ import typer
 
 from llmtop.cli.caller import Caller, Target
 from llmtop.cli.context import has_terminal, invocation
+from llmtop.cli.flags import with_screen
 from llmtop.cli.talk import Key, State, target
 from llmtop.errors import ConfigError
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel="Run")(attach)
+    app.command(rich_help_panel="Run")(with_screen(attach))
 
 
 def attach(

@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from llmtop.cli.context import has_terminal, invocation, say
+from llmtop.cli.flags import with_screen
 from llmtop.errors import ConfigError
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel="Run")(demo)
+    app.command(rich_help_panel="Run")(with_screen(demo))
 
 
 def demo(

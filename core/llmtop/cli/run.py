@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from llmtop.cli.context import has_terminal, invocation, out, say
-from llmtop.cli.flags import merged, with_options
+from llmtop.cli.flags import merged, with_options, with_screen
 from llmtop.errors import ConfigError
 
 CODES = """
@@ -18,7 +18,7 @@ CODES = """
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    app.callback(invoke_without_command=True, epilog=CODES)(with_options(root))
+    app.callback(invoke_without_command=True, epilog=CODES)(with_options(with_screen(root)))
     app.command(rich_help_panel="Run")(with_options(serve))
     app.command(rich_help_panel="Look into it")(with_options(check))
 

@@ -8,6 +8,7 @@ import typer
 
 from llmtop.cli.attach import look_first
 from llmtop.cli.context import invocation
+from llmtop.cli.flags import with_screen
 from llmtop.cli.talk import Key, State, target
 from llmtop.errors import ConfigError
 
@@ -16,7 +17,7 @@ PORT = 8081
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel="Run")(web)
+    app.command(rich_help_panel="Run")(with_screen(web))
 
 
 def web(

@@ -1,4 +1,4 @@
-"""What was asked when: a trace of JSON lines, or a recording of a live run.
+"""What was asked when: a trace of JSON lines, or a recording of a live run; either may be packed with ``gzip``.
 
 A trace has one request a line: ``{"t": seconds, "model": name, "duration": seconds}``, and may tell of the model along
 with it: ``"size"`` [bytes, or ``"18GiB"``], ``"load_s"``, ``"stop_s"`` [s].
@@ -6,9 +6,9 @@ with it: ``"size"`` [bytes, or ``"18GiB"``], ``"load_s"``, ``"stop_s"`` [s].
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ import msgspec
 from llmtop.children.text import safe_text
 from llmtop.config.units import parse_size
 from llmtop.errors import ConfigError
-from llmtop.record import LONGEST_LINE, is_recording
+from llmtop.record import LONGEST_LINE, is_recording, opened
 from llmtop.simulate.world import Ask
 from llmtop.snapshot import Snapshot
 
@@ -75,12 +75,12 @@ def read_trace(path: str) -> Trace:
         ConfigError: It cannot be read or a line of it is wrong; the message begins with file and line.
     """
     try:
-        with Path(path).open("rb") as file:
+        with opened(path) as file:
             first = file.readline(LONGEST_LINE)
             lines = _numbered(path, file)
-            trace = _recording(path, lines) if is_recording(first) else _rows(path, first, lines)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+            trace = _recording(path, _up_to_a_cut(lines)) if is_recording(first) else _rows(path, first, lines)
+    except EOFError as error:
+        raise ConfigError(f"{path}: is cut off: pack it again") from error
     if not trace.asks:
         raise ConfigError(f"{path}: there is no request in it to simulate")
     trace.asks.sort(key=lambda ask: ask.t)
@@ -94,6 +94,12 @@ def _numbered(path: str, file: Any) -> Iterator[tuple[str, bytes]]:
     while text := file.readline(LONGEST_LINE):
         number += 1
         yield f"{path}:{number}", text
+
+
+def _up_to_a_cut(lines: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """What there is of a packed recording: a crash or a full disk may have cut it off, as it may a plain one."""
+    with contextlib.suppress(EOFError):
+        yield from lines
 
 
 def _rows(path: str, first: bytes, lines: Iterator[tuple[str, bytes]]) -> Trace:

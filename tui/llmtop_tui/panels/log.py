@@ -17,6 +17,8 @@ from llmtop_tui.widgets.line import Line
 
 KEPT = 5000
 """Lines that the view keeps."""
+SLACK_S = 1.0
+"""So much may a picture be older than the one before it, and be of the same core [s]."""
 
 
 class LogPanel(RowsPanel):
@@ -33,7 +35,7 @@ class LogPanel(RowsPanel):
         self._ring: deque[LogLine] = deque(maxlen=KEPT)
         self._shown: list[LogLine] = []
         self._seq = -1
-        self._core = 0
+        self._core, self._up_s = 0, 0.0
 
     def key_of(self, item: Item) -> str:
         return str(cast("LogLine", item).seq)
@@ -55,10 +57,11 @@ class LogPanel(RowsPanel):
 
     def collect(self, snapshot: Snapshot) -> None:
         """Keep what is new, also while the display stands still."""
-        if snapshot.pid != self._core:  # another core counts its lines anew
-            self._core, self._seq = snapshot.pid, -1
+        if self._is_another(snapshot):  # it counts its lines anew
+            self._seq = -1
             self._ring.clear()
             self.refill()
+        self._core, self._up_s = snapshot.pid, snapshot.uptime_s
         fresh = [line for line in snapshot.log if line.seq > self._seq]
         if fresh:
             self._seq = fresh[-1].seq
@@ -72,6 +75,13 @@ class LogPanel(RowsPanel):
                 del self._shown[:surplus]
                 self.cursor, self.top = max(0, self.cursor - surplus), max(0, self.top - surplus)
             self.put(self._shown)
+
+    def _is_another(self, snapshot: Snapshot) -> bool:
+        """Another core than the last time. In a container each start has the same pid, but a clock of its own.
+
+        That clock is not held against the time of day: the two drift apart where a machine sleeps.
+        """
+        return snapshot.pid != self._core or snapshot.uptime_s < self._up_s - SLACK_S
 
     def show(self, view: View) -> None:
         self.collect(view.snapshot)

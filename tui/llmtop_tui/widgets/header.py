@@ -88,7 +88,7 @@ def render(view: View, width: int, level: Level | None = None) -> Line:
         _fact("swaps", swaps),
         _fact("req", str(snapshot.requests_total)),
         _fact("err", str(snapshot.errors_total), "bad") if snapshot.errors_total else (),
-        _fact("up", age(snapshot.uptime_s, 5)),
+        _fact("up", age(snapshot.uptime_s, 5)) if snapshot.uptime_s else (),  # 0 where it is not told
     ]
     if level == "wide":
         running = sum(model.in_flight for model in snapshot.models)
