@@ -1,9 +1,9 @@
 """What a relay adds to a request: llmtop and llama.cpp's own router in front of a llama-server, and one alone.
 
-Run it as ``python tests/bench/relay.py [--rounds N] [--seconds S] [--peer NAME=URL] [--markdown FILE]``; it needs a
-real llama-server, and `wrk` for the small requests. All of them run all the time, and each round takes them in turn:
-the child, the router, llmtop, llmtop with its screen in a terminal, and each peer (another relay that serves a model
-of the name ``ash``).
+Run it as ``python tests/bench/relay.py [--rounds N] [--seconds S] [--peer NAME=COMMAND] [--markdown FILE]``; it needs
+a real llama-server, and `wrk` for the small requests. All of them run all the time, and each round takes them in turn:
+the child, the router, llmtop, llmtop with its screen in a terminal, and each peer: another relay, started by its
+command, that serves the models of the folder ``{models}`` on ``{port}`` and answers ``/health``.
 
 * Small requests: ``POST /tokenize`` from 1, 16 and 256 connections.
 * Streams: a completion on 1, 8 and 64 of them: time to the first event, gaps between events, events a second, and
@@ -22,9 +22,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -263,21 +263,24 @@ def with_view(folder: Path, models: Path) -> Generator[Relay]:
                 process.kill()
 
 
-def peer_of(text: str) -> Relay:
-    """A peer by ``NAME=URL``; its process is the one that listens there.
+def peer_of(text: str) -> tuple[str, str]:
+    """Name and command of a peer.
 
     Raises:
-        ValueError: It is not of that form, or nobody of this user listens there.
+        ValueError: It is not of the form ``NAME=COMMAND`` with a ``{port}``.
     """
-    name, _, url = text.partition("=")
-    port = urlsplit(url).port
-    if not name or port is None:
-        raise ValueError(f"want NAME=URL with a port, not {text!r}")
-    for found in psutil.net_connections("tcp"):
-        here = found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port
-        if here and found.pid is not None:
-            return Relay(name, port, found.pid)
-    raise ValueError(f"nothing of yours listens on port {port}")
+    name, _, command = text.partition("=")
+    if not name or "{port}" not in command:
+        raise ValueError(f"want NAME='COMMAND with {{port}} and {{models}}', not {text!r}")
+    return name, command
+
+
+def start_peer(folder: Path, models: Path, name: str, command: str) -> servers.Server:
+    """Start a peer on a port of its own."""
+    port = free_port()
+    words = shlex.split(command)
+    argv = [word.replace("{port}", str(port)).replace("{models}", str(models)) for word in words]
+    return servers.start(name, argv, servers.child_env(folder), port, folder / "peer.log")
 
 
 def tokenize_script(folder: Path) -> Path:
@@ -288,7 +291,7 @@ def tokenize_script(folder: Path) -> Path:
     return script
 
 
-def bench(folder: Path, rounds: int, seconds: int, tokens: int, peers: Sequence[Relay]) -> list[Table]:
+def bench(folder: Path, rounds: int, seconds: int, tokens: int, peers: Sequence[tuple[str, str]]) -> list[Table]:
     """Small requests and streams."""
     models = servers.tiny_models(folder / "models", (MODEL,))
     script = tokenize_script(folder)
@@ -300,8 +303,10 @@ def bench(folder: Path, rounds: int, seconds: int, tokens: int, peers: Sequence[
                 lambda: servers.start_llmtop(folder, models, 1, CHILD_ARGS),
             )
         )
+        others = stack.enter_context(servers.running(*(partial(start_peer, folder, models, *peer) for peer in peers)))
         every = [Relay(server.name, server.port, server.process.pid) for server in started]
-        every += [stack.enter_context(with_view(folder, models)), *peers]
+        every.append(stack.enter_context(with_view(folder, models)))
+        every += [Relay(server.name, server.port, server.process.pid) for server in others]
         for relay in every:
             stream_run(relay, 1, 20)
         names = [relay.name for relay in every]
@@ -331,7 +336,11 @@ def main() -> int:
     arguments.add_argument("--tokens", type=int, default=TOKENS, help=f"events of a stream ({TOKENS})")
     arguments.add_argument("--held", type=int, default=HELD, help=f"streams that stay open ({HELD}; 0: none)")
     arguments.add_argument(
-        "--peer", metavar="NAME=URL", action="append", default=[], help="another relay that serves ash; may be repeated"
+        "--peer",
+        metavar="NAME=COMMAND",
+        action="append",
+        default=[],
+        help="another relay: its command with {port} and {models}; may be repeated",
     )
     given = arguments.parse_args()
     where = machine()

@@ -88,6 +88,17 @@ def test_the_figures_of_wrk_are_read_in_microseconds_and_failures_are_kept(bench
         relay.parse_wrk("unable to connect")
 
 
+def test_a_peer_is_a_command_with_a_port(bench: Any) -> None:
+    relay = bench("relay")
+    assert relay.peer_of("swap=swapper --listen :{port} -d {models}") == (
+        "swap",
+        "swapper --listen :{port} -d {models}",
+    )
+    for wrong in ("swap", "=x {port}", "swap=swapper"):
+        with pytest.raises(ValueError, match="want NAME="):
+            relay.peer_of(wrong)
+
+
 def test_a_relay_adds_what_it_takes_beyond_the_child(bench: Any) -> None:
     relay = bench("relay")
     names = ("child alone", "llama.cpp router", "llmtop")

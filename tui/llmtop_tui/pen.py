@@ -55,19 +55,18 @@ def change(now: Pen, wanted: Pen) -> str:
     """The shortest SGR sequence from one pen to another, empty where they are the same."""
     if now == wanted:
         return ""
-    if wanted == PLAIN:
-        return "\x1b[0m"
     ended = [mark for mark in now.marks if mark not in wanted.marks]
     codes = [_OFF[mark] for mark in ended if mark in _OFF]
     kept = [mark for mark in now.marks if mark in wanted.marks and _OFF.get(mark) not in codes]
-    if len(codes) < len(ended):
-        codes, kept, now = ["0"], [], PLAIN
     codes += [mark for mark in wanted.marks if mark not in kept]
     if wanted.fg != now.fg:
         codes.append(wanted.fg or "39")
     if wanted.bg != now.bg:
         codes.append(wanted.bg or "49")
-    return f"\x1b[{';'.join(codes)}m"
+    step = ";".join(codes)
+    afresh = ";".join(code for code in ("0", *wanted.marks, wanted.fg, wanted.bg) if code)
+    endless = any(mark not in _OFF for mark in ended)  # only a reset is known to end it
+    return f"\x1b[{afresh if endless or len(afresh) < len(step) else step}m"
 
 
 def thrifty(data: str) -> str:
