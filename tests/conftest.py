@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import settings
+
+# The same examples each time, so that a red run is about what was changed; LLMTOP_NIGHTLY=1 looks for new ones.
+settings.register_profile("llmtop", derandomize=not os.environ.get("LLMTOP_NIGHTLY"))
+settings.load_profile("llmtop")
 
 
 @pytest.fixture
