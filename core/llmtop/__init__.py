@@ -12,6 +12,7 @@ The rooms, by what they are for:
 * ``neighbours``: other programs' files and formats: llama-swap, launchd, systemd, Grafana, common clients.
 * ``simulate``: the scheduler on a virtual clock. ``journal`` and ``record``: what happened, kept.
 * ``core``: all of it started and ended in order, on a thread of its own; ``embed`` and ``remote``: the ways to a view.
+* ``sse``: server-sent events as they come off the wire.
 * ``snapshot`` and ``client``: what every view sees and says; nothing else passes between core and view.
 """
 
