@@ -12,6 +12,8 @@ import msgspec
 
 State = Literal["unloaded", "loading", "loaded", "sleeping", "stopping"]
 Phase = Literal["queued", "loading", "running"]
+HELD = ", when the queue is released"
+"""How ``next_swap`` ends while the queue is held; a step does not wait for that."""
 
 
 class Failure(msgspec.Struct, frozen=True):

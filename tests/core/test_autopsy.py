@@ -11,6 +11,7 @@ from llmtop.children.autopsy import cause_of
 from llmtop.children.classify import exit_failure
 from llmtop.demo.tiny_gguf import write_tiny
 from llmtop.snapshot import Failure
+from llmtop.testing.rig import free_port
 
 
 def died(*lines: str, code: int | None = 1, signum: int | None = None) -> Failure:
@@ -29,9 +30,7 @@ def whole(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 async def test_a_damaged_file_is_the_cause(tmp_path: Path, whole: Path, free: int) -> None:

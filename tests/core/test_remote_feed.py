@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -16,7 +15,7 @@ from llmtop import remote
 from llmtop.control.feeds import HEARTBEAT, frame
 from llmtop.remote import RemoteClient, aged
 from llmtop.snapshot import EventLine, Model, Snapshot
-from llmtop.testing.scripted import FEED, PATIENCE_S, Asked, Server, answers, until, whole
+from llmtop.testing.scripted import FEED, PATIENCE_S, Asked, Server, answers, following, until, whole
 
 pytestmark = pytest.mark.anyio
 
@@ -29,15 +28,6 @@ def picture(pid: int = 1, *seqs: int) -> Snapshot:
 
 def events(*seqs: int) -> tuple[EventLine, ...]:
     return tuple(EventLine(seq, float(seq), "note", "a", f"line {seq}") for seq in seqs)
-
-
-@contextlib.asynccontextmanager
-async def following(client: RemoteClient) -> AsyncGenerator[AsyncGenerator[Snapshot]]:
-    async with asyncio.timeout(PATIENCE_S), contextlib.aclosing(client.changes()) as changes:
-        try:
-            yield changes
-        finally:
-            await client.aclose()
 
 
 async def first(changes: AsyncGenerator[Snapshot], test: Callable[[Snapshot], object]) -> Snapshot:

@@ -12,7 +12,7 @@ import pytest
 from llmtop import remote_router
 from llmtop.remote_router import RouterClient
 from llmtop.snapshot import Snapshot
-from llmtop.testing.scripted import FEED, PATIENCE_S, Asked, Script, Server, answers, until, whole
+from llmtop.testing.scripted import FEED, Asked, Script, Server, answers, following, until, whole
 
 pytestmark = pytest.mark.anyio
 
@@ -50,15 +50,6 @@ class Router:
 
     def server(self, **other: Script) -> Server:
         return Server(**{"props": self.props, "models": self.models, "sse": self.sse, **other})
-
-
-@contextlib.asynccontextmanager
-async def following(client: RouterClient) -> AsyncGenerator[AsyncGenerator[Snapshot]]:
-    async with asyncio.timeout(PATIENCE_S), contextlib.aclosing(client.changes()) as changes:
-        try:
-            yield changes
-        finally:
-            await client.aclose()
 
 
 async def shown(changes: AsyncGenerator[Snapshot], state: str) -> Snapshot:

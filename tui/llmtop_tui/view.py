@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from llmtop.snapshot import HELD as HELD
 from llmtop.snapshot import Memory, Model, Snapshot
 from llmtop_tui.format import known
 from llmtop_tui.glyphs import UNICODE, Glyphs
@@ -14,8 +15,6 @@ Level = Literal["slim", "narrow", "normal", "wide"]
 Alarm = Literal["OK", "WARN", "CRIT"]
 
 BREAKPOINTS: tuple[tuple[int, Level], ...] = ((0, "slim"), (60, "narrow"), (100, "normal"), (160, "wide"))
-HELD = ", when the queue is released"
-"""What the core says of the next swap while the queue is held; a step does not wait for that."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 

@@ -13,6 +13,10 @@ from llmtop.cli.flags import with_screen
 from llmtop.cli.talk import Key, State, target
 from llmtop.errors import ConfigError
 
+Where = Annotated[str | None, typer.Argument(metavar="[URL]", help="http://HOST:PORT; else it is looked for.")]
+AlsoWhere = Annotated[str | None, typer.Option("--url", metavar="URL", help="The same. [dim]LLMTOP_URL[/dim]")]
+Readonly = Annotated[bool, typer.Option("--readonly", help="No keys that change anything.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -21,13 +25,11 @@ def register(app: typer.Typer) -> None:
 
 def attach(
     context: typer.Context,
-    url: Annotated[str | None, typer.Argument(metavar="[URL]", help="http://HOST:PORT; else it is looked for.")] = None,
-    also_url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="The same. [dim]LLMTOP_URL[/dim]")
-    ] = None,
+    url: Where = None,
+    also_url: AlsoWhere = None,
     key: Key = None,
     state: State = None,
-    readonly: Annotated[bool, typer.Option("--readonly", help="No keys that change anything.")] = False,
+    readonly: Readonly = False,
     record: Annotated[
         str, typer.Option("--record", metavar="FILE", help="Write what is shown to a file for --replay.")
     ] = "",

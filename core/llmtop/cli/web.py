@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from llmtop.cli.attach import look_first
+from llmtop.cli.attach import AlsoWhere, Readonly, Where, look_first
 from llmtop.cli.context import invocation
 from llmtop.cli.flags import with_screen
 from llmtop.cli.talk import Key, State, target
@@ -22,13 +22,11 @@ def register(app: typer.Typer) -> None:
 
 def web(
     context: typer.Context,
-    url: Annotated[str | None, typer.Argument(metavar="[URL]", help="http://HOST:PORT; else it is looked for.")] = None,
-    also_url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="The same. [dim]LLMTOP_URL[/dim]")
-    ] = None,
+    url: Where = None,
+    also_url: AlsoWhere = None,
     key: Key = None,
     state: State = None,
-    readonly: Annotated[bool, typer.Option("--readonly", help="No keys that change anything.")] = False,
+    readonly: Readonly = False,
     host: Annotated[str, typer.Option("--host", metavar="ADDR", help="A loopback address to listen at.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The port for browsers; 0 takes a free one.")

@@ -133,7 +133,7 @@ async def state_feed(core: ControlPort, after: int | None, closing: asyncio.Even
     seq = newest_seq if after is None or after > newest_seq else after
     async with Changes(core, closing) as changes:
         current = core.snapshot()
-        sent, due = current, loop.time() + pace.snapshot_s
+        sent, memory, due = still(current), current.memory, loop.time() + pace.snapshot_s
         yield frame("snapshot", current)
         spoke = loop.time()
         changed = False
@@ -143,8 +143,8 @@ async def state_feed(core: ControlPort, after: int | None, closing: asyncio.Even
             if missed or (changed and loop.time() >= due):
                 changed = False
                 current = core.snapshot()
-                if missed or moved(sent.memory, current.memory) or still(current) != still(sent):
-                    sent, due = current, loop.time() + pace.snapshot_s
+                if missed or moved(memory, current.memory) or still(current) != sent:
+                    sent, memory, due = still(current), current.memory, loop.time() + pace.snapshot_s
                     yield frame("snapshot", current)
                     spoke = loop.time()
             for line in lines:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from llmtop.scheduler import queue, room
 from llmtop.scheduler.room import gib
 from llmtop.scheduler.state import Child, Entry, Instance, Model, World
+from llmtop.snapshot import HELD as HELD
 
-HELD = ", when the queue is released"
-"""How the sentence about the next swap ends while the queue is held."""
 STOP_GUESS_S = 1.0
 """A stop that was never measured is taken to last this long [s]."""
 

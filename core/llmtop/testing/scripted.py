@@ -7,6 +7,10 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
+from llmtop.remote import RemoteClient
+from llmtop.remote_router import RouterClient
+from llmtop.snapshot import Snapshot
+
 FEED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 """The head of a stream of events that ends with its connection."""
 PATIENCE_S = 20.0
@@ -105,3 +109,13 @@ async def until(test: Callable[[], Any]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not test():  # noqa: ASYNC110 (nothing tells)
             await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def following(client: RemoteClient | RouterClient) -> AsyncGenerator[AsyncGenerator[Snapshot]]:
+    """The pictures of a client, for ``PATIENCE_S`` at most; at the end it lets go of its core."""
+    async with asyncio.timeout(PATIENCE_S), contextlib.aclosing(client.changes()) as changes:
+        try:
+            yield changes
+        finally:
+            await client.aclose()
