@@ -140,8 +140,8 @@ def moving_client(mode: str) -> SceneClient:
             while True:
                 self._snapshot = picture(scene, number)
                 yield self._snapshot
-                if period:  # the view may have taken its time: what it missed is left out, as a core does
-                    number = max(number + 1, math.ceil((loop.time() - began) / period))
+                if period:  # the view may have taken its time: it gets the newest picture, as from a core
+                    number = max(number + 1, int((loop.time() - began) / period))
                     await asyncio.sleep(began + number * period - loop.time())
                 else:
                     number += 1

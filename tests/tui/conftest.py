@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from llmtop.snapshot import Snapshot
 from llmtop_tui.app import Leave, LlmtopApp
+from llmtop_tui.panels.base import LineView
 from llmtop_tui.scene_client import SceneClient
 from llmtop_tui.scenes import SCENES
 from llmtop_tui.view import View
@@ -58,8 +59,21 @@ def open_screen() -> OpenScreen:
         async with app.run_test(size=size, notifications=True) as pilot:
             await pilot.pause()
             yield app, client, pilot
+            await pilot.pause()
+            assert stale_panels(app) == []
 
     return opened
+
+
+def stale_panels(app: LlmtopApp) -> list[str]:
+    """Panels that would look otherwise if they were drawn now; drawing is left out where nothing seems to change it."""
+    return [
+        panel.id or ""
+        for panel in app.main.query(LineView)
+        if panel.view is not None
+        and all(panel.content_size)
+        and panel.lines(panel.view, *panel.content_size)[: panel.content_size.height] != panel._drawn
+    ]
 
 
 @pytest.fixture

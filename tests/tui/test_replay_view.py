@@ -177,6 +177,8 @@ def test_a_picture_is_calm_while_nothing_happens_but_time() -> None:
     assert not is_calm(msgspec.structs.replace(later, hold=True), idle)
     assert not is_calm(msgspec.structs.replace(later, log=idle.log[:-1]), idle)
     assert not is_calm(msgspec.structs.replace(later, models=(QWEN, GEMMA)), idle)
+    asleep = msgspec.structs.replace(QWEN, state="sleeping")
+    assert not is_calm(msgspec.structs.replace(later, models=(asleep, NOMIC)), idle)
     assert not is_calm(full(), full())
 
 
@@ -184,27 +186,19 @@ def test_a_picture_is_calm_while_nothing_happens_but_time() -> None:
     ("calm", "blurred", "every_s", "waits_s"),
     [
         (False, False, 0.5, 0.5),
-        (True, False, 0.5, 1.0),
+        (True, False, 0.5, 2.0),
         (True, False, 5.0, 5.0),
         (False, True, 0.5, 1.0),
         (True, True, 1.0, 2.0),
         (False, True, 5.0, 10.0),
     ],
 )
-async def test_calm_pictures_come_less_often_and_half_as_often_where_nobody_looks(
-    calm: bool, blurred: bool, every_s: float, waits_s: float, monkeypatch: pytest.MonkeyPatch
+def test_calm_pictures_come_less_often_and_half_as_often_where_nobody_looks(
+    calm: bool, blurred: bool, every_s: float, waits_s: float
 ) -> None:
-    waited: list[float] = []
-
-    async def wait_for(waiting: Any, seconds: float) -> None:
-        waiting.close()
-        waited.append(seconds)
-
-    monkeypatch.setattr("llmtop_tui.pace.asyncio.wait_for", wait_for)
     pace = Pace()
     pace.every_s = every_s
-    await pace.wait(calm=calm, blurred=blurred)
-    assert waited == [waits_s]
+    assert pace.due_s(calm=calm, blurred=blurred) == waits_s
 
 
 async def test_whoever_hurries_waits_for_nothing() -> None:
@@ -212,4 +206,4 @@ async def test_whoever_hurries_waits_for_nothing() -> None:
     pace.every_s = 10.0
     pace.hurry()
     async with asyncio.timeout(1):
-        await pace.wait(calm=True, blurred=False)
+        await pace.wait(blurred=False)

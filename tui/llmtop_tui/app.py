@@ -233,7 +233,7 @@ class LlmtopApp(App[Leave]):
     @on(CursorMoved)
     def _moved(self, message: CursorMoved) -> None:
         """The models' cursor goes along with the queue's: one model is selected, wherever it was pointed at."""
-        if message.panel in ("queue", "flight"):
+        if message.by_user and message.panel in ("queue", "flight"):
             self.main.models.select(getattr(self.main.panel(message.panel).item, "model", ""))
         self.main.detail.redraw()
         self.main.footer.redraw()

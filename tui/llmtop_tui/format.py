@@ -91,8 +91,17 @@ def gib(size: float | None, mark: str = "") -> str:
     return "<0.1" if 0 < size < GIB / 20 else f"{mark}{size / GIB:.1f}"
 
 
+def stepped(seconds: float | None) -> float | None:
+    """A duration that moves only when its text does: every 5 seconds, then every minute [s]."""
+    value = known(seconds)
+    if value is None:
+        return None
+    step = 5 if value < 60 else 60
+    return value // step * step
+
+
 def age(seconds: float | None, step: int = 1) -> str:
-    """A duration in at most five cells; below a minute it moves in steps of ``step`` seconds."""
+    """A duration in at most five cells; below a minute it moves in steps of ``step`` seconds, then of a minute."""
     value = known(seconds)
     if value is None:
         return DASH

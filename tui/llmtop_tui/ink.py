@@ -178,9 +178,8 @@ def _common(old: Line, new: Line, *, backwards: bool) -> int:
         if old_text == new_text:
             cells += width_of(old_text)
             continue
-        for a, b in zip(old_text[::step], new_text[::step], strict=False):
-            if a != b:
-                break
-            cells += width_of(a)
+        pairs = enumerate(zip(old_text[::step], new_text[::step], strict=False))
+        shared = next((at for at, (a, b) in pairs if a != b), min(len(old_text), len(new_text)))
+        cells += width_of(old_text[len(old_text) - shared :] if backwards else old_text[:shared])
         break
     return cells

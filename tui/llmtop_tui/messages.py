@@ -28,10 +28,10 @@ class ActionAsked(Message):
 
 
 class CursorMoved(Message):
-    """The user moved the cursor of a panel."""
+    """The cursor of a panel is on another row: the user moved it, or its row has left."""
 
-    def __init__(self, panel: str) -> None:
-        self.panel = panel
+    def __init__(self, panel: str, *, by_user: bool) -> None:
+        self.panel, self.by_user = panel, by_user
         super().__init__()
 
 

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 
 RATES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Times between two pictures that can be chosen [s]."""
-CALM_S = 1.0
-"""Shortest time between two pictures while nothing happens but time [s]."""
+CALM_S = 2.0
+"""Shortest time between two pictures while nothing happens but time [s]; whatever happens is shown at once."""
+BLURRED_S = 1.0
+"""The same while nobody looks [s]."""
+JITTER_S = 0.25
+"""A core's pictures come a second apart, by about this [s]."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Speeds of a recording that can be chosen: recorded seconds a second."""
 COST_EVERY_S = 5.0
@@ -35,10 +39,12 @@ def position_of(player: Player) -> str:
 
 
 def is_calm(snapshot: Snapshot, before: Snapshot | None) -> bool:
-    """Nobody is served or waits, no child changes, and nothing was said since the picture before."""
+    """Nobody is served or waits, no child changes, and nothing was said since the picture shown before."""
     if before is None or snapshot.queue or snapshot.requests or snapshot.hold != before.hold:
         return False
     if any(model.state in ("loading", "stopping") or model.settling for model in snapshot.models):
+        return False
+    if [(m.id, m.state, m.reason) for m in snapshot.models] != [(m.id, m.state, m.reason) for m in before.models]:
         return False
     return snapshot.events[-1:] == before.events[-1:] and snapshot.log[-1:] == before.log[-1:]
 
@@ -60,13 +66,14 @@ class Pace:
 
     def due_s(self, *, calm: bool, blurred: bool) -> float:
         """Time to the next picture [s]: longer where nothing happens, twice as long where nobody looks."""
-        every = max(self.every_s, CALM_S) if calm else self.every_s
-        return max(2 * every, CALM_S) if blurred else every
+        every = max(2 * self.every_s, BLURRED_S) if blurred else self.every_s
+        return max(every, CALM_S) if calm else every
 
-    async def wait(self, *, calm: bool, blurred: bool) -> None:
-        """Until the next picture is due."""
+    async def wait(self, *, blurred: bool) -> None:
+        """Until a picture in which something happens may be shown."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), self.due_s(calm=calm, blurred=blurred))
+            async with asyncio.timeout(self.due_s(calm=False, blurred=blurred)):
+                await self._hurry.wait()
         self._hurry.clear()
 
 

@@ -6,9 +6,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from llmtop.snapshot import HELD as HELD
 from llmtop.snapshot import Memory, Model, Snapshot
-from llmtop_tui.format import known
+from llmtop_tui.format import known, stepped
 from llmtop_tui.glyphs import UNICODE, Glyphs
 
 Level = Literal["slim", "narrow", "normal", "wide"]
@@ -129,6 +131,9 @@ class Growth:
     """Children that take more and more: a footprint that grew by 3 % and 64 MiB within the last minute.
 
     To take back what it had before is no growth: a child that wakes up does that.
+
+    Attributes:
+        models: Their names.
     """
 
     WINDOW_S = 60.0
@@ -138,7 +143,7 @@ class Growth:
 
     def __init__(self) -> None:
         self._base: dict[str, _Base] = {}
-        self._grows: set[str] = set()
+        self.models: frozenset[str] = frozenset()
 
     def update(self, snapshot: Snapshot) -> None:
         """Take the footprints of children that are up; a load grows anyway."""
@@ -159,10 +164,10 @@ class Growth:
             if size > max(base.least * self._SHARE, base.before) and size - base.least > self._LEAST:
                 grows.add(model.id)
             bases[model.id] = base._replace(most=most)
-        self._base, self._grows = bases, grows
+        self._base, self.models = bases, frozenset(grows)
 
     def __contains__(self, model: str) -> bool:
-        return model in self._grows
+        return model in self.models
 
 
 class Alarms:
@@ -214,8 +219,12 @@ class View:
     growth: Growth = field(default_factory=Growth)
 
     def take(self, snapshot: Snapshot) -> None:
-        """Make this the snapshot that is shown."""
-        self.snapshot = snapshot
+        """Make this the snapshot that is shown, with the models as idle as the screen tells it."""
+        models = tuple(
+            msgspec.structs.replace(model, idle_s=stepped(model.idle_s)) if model.idle_s else model
+            for model in snapshot.models
+        )
+        self.snapshot = msgspec.structs.replace(snapshot, models=models)
         self.letters.update(snapshot.models)
         self.history.add(snapshot)
         self.growth.update(snapshot)

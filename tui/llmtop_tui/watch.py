@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from llmtop.snapshot import Snapshot
 from llmtop_tui.clients import Distant
 from llmtop_tui.messages import SnapshotArrived
-from llmtop_tui.pace import Cost, Pace, is_calm, position_of
+from llmtop_tui.pace import JITTER_S, Cost, Pace, is_calm, position_of
 from llmtop_tui.view import level_of
 
 if TYPE_CHECKING:
@@ -30,20 +30,28 @@ class Watch:
 
     def __init__(self, app: LlmtopApp) -> None:
         self._app = app
+        self._distant = app.client if isinstance(app.client, Distant) else None
         self.pace, self.cost = Pace(), Cost()
         self._heard_at = time.monotonic()
         self._paused_at: float | None = None
 
     async def follow(self) -> None:
-        """Hand each picture of the core to the screen; a core that cannot be reached is tried again."""
+        """Hand the core's pictures to the screen, each when it is due; a core that is not reached is tried again."""
         app = self._app
         before: Snapshot | None = None
+        shown_at = 0.0
         while True:
             try:
                 async for snapshot in app.client.changes():
+                    now = self._heard_at = time.monotonic()
+                    blurred = not app.app_focus
+                    calm = app.player is None and is_calm(snapshot, before)
+                    if calm and now - shown_at < self.pace.due_s(calm=True, blurred=blurred) - JITTER_S:
+                        app.view.history.add(snapshot)
+                        continue
                     app.post_message(SnapshotArrived(snapshot))
-                    await self.pace.wait(calm=is_calm(snapshot, before), blurred=not app.app_focus)
-                    before = snapshot
+                    before, shown_at = snapshot, now
+                    await self.pace.wait(blurred=blurred)
             except Exception as error:  # what a client's transport raises shows as STALE, never as an end of the view
                 app.log.error(error)
             await asyncio.sleep(1.0)
@@ -51,7 +59,6 @@ class Watch:
     def arrived(self, snapshot: Snapshot) -> None:
         """Show a picture; while paused only its alarms."""
         app = self._app
-        self._heard_at = time.monotonic()
         app.newest = snapshot
         app.view.stale_s, app.view.fault = None, ""
         if app.player is not None:
@@ -74,12 +81,12 @@ class Watch:
     def tick(self) -> None:
         """Each second: is the core still there, how long has the display stood, what does the view cost."""
         app, now = self._app, time.monotonic()
-        view, client = app.view, app.client
+        view, distant = app.view, self._distant
         silent = now - self._heard_at
         stale = silent if silent > STALE_S + self.pace.every_s else None
         fault = ""
-        if isinstance(client, Distant) and client.fault:
-            stale, fault = max(silent, client.stale_s), client.fault
+        if distant is not None and distant.fault:
+            stale, fault = max(silent, distant.stale_s), distant.fault
         paused = None if self._paused_at is None else now - self._paused_at
         cost = self.cost.read(now) if level_of(app.size.width) == "wide" else ""
         told = (stale, paused, fault, cost, self.pace.every_s)

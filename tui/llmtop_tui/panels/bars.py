@@ -29,6 +29,9 @@ class ClockBar(LineView):
 class GaugeBar(LineView):
     """The gauge, and its legend where there is a second row."""
 
+    def made_of(self, view: View) -> tuple[object, ...]:
+        return view.snapshot.models, view.snapshot.memory, view.alarms.word
+
     def lines(self, view: View, width: int, height: int) -> list[Line]:
         rows = [gauge.render(view, width)]
         return [*rows, gauge.legend(view, width)] if height > 1 else rows
@@ -37,9 +40,11 @@ class GaugeBar(LineView):
 class AlertBar(LineView):
     """The last out-of-memory line, there only while it is due."""
 
-    def show(self, view: View) -> None:
+    def made_of(self, view: View) -> tuple[object, ...]:
+        return view.snapshot.oom, view.snapshot.faults
+
+    def take(self, view: View) -> None:
         self.set_class(alert.due(view.snapshot), "-due")
-        super().show(view)
 
     def lines(self, view: View, width: int, height: int) -> list[Line]:
         return [alert.render(view, width)]
@@ -50,6 +55,10 @@ class AlertBar(LineView):
 
 class FooterBar(LineView):
     """The keys."""
+
+    def made_of(self, view: View) -> tuple[object, ...]:
+        snapshot = view.snapshot
+        return snapshot.models, snapshot.queue, snapshot.requests, snapshot.hold, snapshot.oom
 
     def lines(self, view: View, width: int, height: int) -> list[Line]:
         return [footer.render(self.host.target, width, readonly=view.readonly, ascii=view.glyphs.ascii)]

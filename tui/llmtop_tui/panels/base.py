@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class LineView(Widget):
     """Base of all panels.
 
-    ``show`` takes the view's state; ``lines`` makes the rows from it. Rows are compared with those on the screen, so a
-    tick that changes nothing writes nothing.
+    ``show`` takes the view's state; ``lines`` makes the rows from it. Rows are made anew only where what they are made
+    of has changed, and are compared with those on the screen: a tick that changes nothing costs and writes nothing.
     """
 
     ALLOW_SELECT = False
@@ -32,6 +32,7 @@ class LineView(Widget):
         self.auto_links = False
         self.view: View | None = None
         self._drawn: list[Line] = []
+        self._made_of: tuple[object, ...] | None = None
 
     @property
     def host(self) -> LlmtopApp:
@@ -42,10 +43,24 @@ class LineView(Widget):
         """The rows to draw."""
         raise NotImplementedError
 
+    def made_of(self, view: View) -> tuple[object, ...] | None:
+        """What of the state the rows are made of; None where they follow the time.
+
+        A panel's own state, its cursor or filter, is not part of it: what changes that also calls ``redraw``.
+        """
+        return None
+
+    def take(self, view: View) -> None:
+        """Take new state in, before the rows are made."""
+
     def show(self, view: View) -> None:
         """Take new state and repaint what differs."""
         self.view = view
-        self.redraw()
+        parts = self.made_of(view)
+        if parts is None or parts != self._made_of:
+            self._made_of = parts
+            self.take(view)
+            self.redraw()
 
     def redraw(self) -> None:
         """Compare with what is on the screen, repaint the difference."""

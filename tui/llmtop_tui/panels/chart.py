@@ -22,16 +22,23 @@ class ChartPanel(RowsPanel):
 
     NAME = "MEMORY"
 
-    def lines(self, view: View, width: int, height: int) -> list[Line]:
+    def _span_s(self, view: View) -> int:
+        """The time shown."""
         longest = SPANS_S[-1] if level_of(self.host.size.width) == "wide" else SPANS_S[-2]
-        span = next((span for span in SPANS_S if view.history.age_s(view.snapshot.at) <= span), longest)
-        span = min(span, longest)
+        return next((span for span in SPANS_S if view.history.age_s(view.snapshot.at) <= span <= longest), longest)
+
+    def made_of(self, view: View) -> tuple[object, ...]:
+        snapshot, span = view.snapshot, self._span_s(view)
+        step = chart.step_s(span, self.content_size.width)
+        return snapshot.at // step, span, snapshot.memory, snapshot.models, view.growth.models
+
+    def lines(self, view: View, width: int, height: int) -> list[Line]:
+        span = self._span_s(view)
         label = clean(view.snapshot.memory.label)[:6]
         facts = f"{'' if label == 'MEM' else label} {span // 60} min, GiB".strip()
         right = books.summary(view, width - len(self.NAME) - len(facts) - 8)
         lead = title(self.NAME, facts, right, width, view.glyphs, focused=self.has_focus)
-        plot = max(1, width - chart.AXIS)
-        step = max(1.0, span / plot)
+        step = chart.step_s(span, width)
         below = books.table(view, width) if height >= TALL else []
         room = max(height // 3, height - 1 - len(below)) if below else height - 1
         samples, top = view.history.samples, min(room, HIGHEST)

@@ -35,7 +35,7 @@ class LogPanel(RowsPanel):
         self._ring: deque[LogLine] = deque(maxlen=KEPT)
         self._shown: list[LogLine] = []
         self._seq = -1
-        self._core, self._up_s = 0, 0.0
+        self._core, self._up_s, self._cores = 0, 0.0, 0
 
     def key_of(self, item: Item) -> str:
         return str(cast("LogLine", item).seq)
@@ -58,7 +58,7 @@ class LogPanel(RowsPanel):
     def collect(self, snapshot: Snapshot) -> None:
         """Keep what is new, also while the display stands still."""
         if self._is_another(snapshot):  # it counts its lines anew
-            self._seq = -1
+            self._seq, self._cores = -1, self._cores + 1
             self._ring.clear()
             self.refill()
         self._core, self._up_s = snapshot.pid, snapshot.uptime_s
@@ -86,6 +86,9 @@ class LogPanel(RowsPanel):
     def show(self, view: View) -> None:
         self.collect(view.snapshot)
         super().show(view)
+
+    def made_of(self, view: View) -> tuple[object, ...]:
+        return self._cores, self._seq
 
     def refill(self) -> None:
         """Choose again from the ring, after a change of model or filter."""

@@ -98,9 +98,12 @@ class RowsPanel(LineView, can_focus=True):
         """Indices, the one where the cursor was first."""
         return (self.cursor, *range(size)) if self.cursor < size else range(size)
 
-    def _bind(self) -> None:
+    def _bind(self, *, by_user: bool = False) -> None:
+        before = self.cursor_key
         self.cursor = clamp(self.cursor, 0, max(0, len(self.items) - 1))
         self.cursor_key = self.key_of(self.items[self.cursor]) if self.items else None
+        if by_user or (self.cursor_key != before and not self.follow):
+            self.post_message(CursorMoved(self.id or "", by_user=by_user))
 
     @property
     def item(self) -> Item:
@@ -111,9 +114,8 @@ class RowsPanel(LineView, can_focus=True):
         """Put the cursor on a row, as the user's own move."""
         self.follow = False
         self.cursor = index
-        self._bind()
+        self._bind(by_user=True)
         self.redraw()
-        self.post_message(CursorMoved(self.id or ""))
 
     def move(self, by: int) -> None:
         """Move the cursor by rows."""
@@ -136,8 +138,13 @@ class RowsPanel(LineView, can_focus=True):
     def set_filter(self, pattern: str) -> None:
         """Show only what matches."""
         self.pattern = pattern
+        self.retake()
+
+    def retake(self) -> None:
+        """Choose and order the rows anew, after a change of filter or order."""
         if self.view is not None:
-            self.show(self.view)
+            self.take(self.view)
+            self.redraw()
 
     # Drawing
 
@@ -215,10 +222,8 @@ class RowsPanel(LineView, can_focus=True):
 
     # Mouse and focus
 
-    def on_focus(self) -> None:
-        self.redraw()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:

@@ -38,21 +38,22 @@ class ModelsPanel(RowsPanel):
         model = cast("Model", item)
         return " ".join((model.id, state_word(model), *model.aliases))
 
-    def show(self, view: View) -> None:
+    def made_of(self, view: View) -> tuple[object, ...]:
+        return view.snapshot.models, view.growth.models
+
+    def take(self, view: View) -> None:
         models = [m for m in view.snapshot.models if not self.pattern or matches(self.text_of(m), self.pattern)]
         models.sort(key=lambda m: models_table.sort_key(self.sort, m), reverse=self.reversed)
         before = len(self.items)
         self.put(models)
         if len(models) != before:
             self.refresh(layout=True)
-        super().show(view)
 
     def sort_by(self, sort: str) -> None:
         """Sort by this, or turn the order round if it is sorted so already."""
         self.reversed = not self.reversed if sort == self.sort else False
         self.sort = sort
-        if self.view is not None:
-            self.show(self.view)
+        self.retake()
 
     def has_title(self, width: int) -> bool:
         return level_of(width) in ("normal", "wide")
@@ -104,9 +105,12 @@ class QueuePanel(RowsPanel):
         entry = cast("QueueEntry", item)
         return f"{entry.model} {entry.reason}"
 
-    def show(self, view: View) -> None:
+    def made_of(self, view: View) -> tuple[object, ...]:
+        snapshot = view.snapshot
+        return snapshot.queue, snapshot.requests, snapshot.models, snapshot.next_swap, snapshot.hold
+
+    def take(self, view: View) -> None:
         self.put([e for e in view.snapshot.queue if not self.pattern or matches(self.text_of(e), self.pattern)])
-        super().show(view)
 
     def facts(self, view: View) -> str:
         queue, running = view.snapshot.queue, 0
@@ -163,12 +167,14 @@ class FlightPanel(RowsPanel):
         request = cast("Request", item)
         return f"{request.model} {request.phase} {request.client} {request.path}"
 
-    def show(self, view: View) -> None:
+    def made_of(self, view: View) -> tuple[object, ...]:
+        return (view.snapshot.requests,)
+
+    def take(self, view: View) -> None:
         rank = {"running": 0, "loading": 1, "queued": 2}
         shown = [r for r in view.snapshot.requests if not self.pattern or matches(self.text_of(r), self.pattern)]
         shown.sort(key=lambda r: (rank[r.phase], -r.age_s))
         self.put(shown)
-        super().show(view)
 
     def facts(self, view: View) -> str:
         running = sum(1 for r in view.snapshot.requests if r.phase == "running")
@@ -199,7 +205,13 @@ class EventsPanel(RowsPanel):
         event = cast("EventLine", item)
         return f"{event.kind} {event.model} {event.text}"
 
-    def show(self, view: View) -> None:
+    def made_of(self, view: View) -> tuple[object, ...] | None:
+        snapshot = view.snapshot
+        if any(not swap.result for swap in snapshot.swaps.recent):
+            return None  # its bar grows
+        return snapshot.events, snapshot.swaps, tuple(model.id for model in snapshot.models)
+
+    def take(self, view: View) -> None:
         snapshot = view.snapshot
         # The core says what happens as events; a swap's row is its time line, placed where it ended.
         dated: list[tuple[float, int, Item]] = [(event.at, event.seq, event) for event in snapshot.events]
@@ -209,7 +221,6 @@ class EventsPanel(RowsPanel):
         if at_newest:
             self.cursor_key = None
         self.put([item for _, _, item in dated if not self.pattern or matches(self.text_of(item), self.pattern)])
-        super().show(view)
 
     def facts(self, view: View) -> str:
         return count(view.snapshot.swaps.count, "swap") if view.snapshot.swaps.count else ""

@@ -56,6 +56,10 @@ class MainScreen(Screen[None]):
             id="filter", placeholder="text, or a glob with * and ?; Enter keeps it, esc clears it", compact=True
         )
         self._active: RowsPanel = self.models
+        self._parts: tuple[LineView, ...] = ()
+
+    def on_mount(self) -> None:
+        self._parts = tuple(self.query(LineView))
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="top"):
@@ -79,7 +83,7 @@ class MainScreen(Screen[None]):
 
     def show(self, view: View) -> None:
         """Give the state to every panel."""
-        for panel in self.query(LineView):
+        for panel in self._parts:
             panel.show(view)
 
     # The panel in use
@@ -121,7 +125,8 @@ class MainScreen(Screen[None]):
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, RowsPanel):
-            self._active = event.widget
+            left, self._active = self._active, event.widget
+            left.redraw()
             self.footer.redraw()
 
     @property

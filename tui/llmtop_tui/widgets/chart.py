@@ -15,6 +15,11 @@ HOLD_S = 3.0
 """For so long a reading stands for the steps after it that have none of their own [s]."""
 
 
+def step_s(span_s: float, width: int) -> float:
+    """Time of a column where the chart and its scale take ``width`` cells, a second at least [s]."""
+    return max(1.0, span_s / max(1, width - AXIS))
+
+
 def columns(samples: Sequence[Sample], now: float, step_s: float, width: int) -> list[int | None]:
     """The largest reading of each time step, oldest first, None where nothing was read [bytes].
 

@@ -80,7 +80,7 @@ def model_page(model: Model, view: View) -> list[Line]:
         _fact("note", note(model) or "-"),
         _fact("process", f"{process}, {count(model.loads, 'load')} so far"),
         _fact("memory", f"{measured} GiB measured, {reserved} reserved, {guess} estimated"),
-        _fact("requests", f"{served}, idle {age(model.idle_s)}"),
+        _fact("requests", f"{served}, idle {age(model.idle_s, 5)}"),
     ]
     if model.aliases:
         out.append(_fact("aliases", ", ".join(model.aliases)))
