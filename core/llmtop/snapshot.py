@@ -89,6 +89,8 @@ class Model(msgspec.Struct, frozen=True):
     loads: int = 0
     problem: str = ""
     """Why this model cannot be loaded at all (not a GGUF file, shard missing); empty when it can."""
+    stale_config: bool = False
+    """Its settings have changed since its child was started: they hold from its next load on."""
 
 
 class QueueEntry(msgspec.Struct, frozen=True):

@@ -159,6 +159,28 @@ def test_a_model_pinned_in_the_preset_never_sleeps() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("other", "alike"),
+    [
+        (ModelSpec("A", args=("-c", "512")), False),
+        (ModelSpec("A", source_args=("-m", "b.gguf")), False),
+        (ModelSpec("A", cmd="serve ${PORT}"), False),
+        (ModelSpec("A", env=(("X", "1"),)), False),
+        (ModelSpec("A", sleep_idle_s=5), False),
+        (ModelSpec("A", cache_ram_mib=512), False),
+        (ModelSpec("A", pin=True), True),
+        (ModelSpec("A", memory=1 << 30), True),
+        (ModelSpec("A", aliases=("b",)), True),
+        (ModelSpec("A", idle_unload_s=5), True),
+        (ModelSpec("A", load_on_startup=True), True),
+    ],
+)
+def test_a_running_child_is_as_configured_unless_it_would_be_started_otherwise(other: ModelSpec, alike: bool) -> None:
+    assert ModelSpec("A").starts_like(other) is alike
+    if not other.cache_ram_mib:  # its share of the whole is worked out by whoever starts it
+        assert (launch(ModelSpec("A")) == launch(other)) is alike
+
+
 def test_a_cmd_server_gets_its_port_and_no_key() -> None:
     argv, env = launch(ModelSpec(id="A", cmd="mlx_lm.server --model 'a b' --port ${PORT}"))
     assert argv == ["mlx_lm.server", "--model", "a b", "--port", "4711"]

@@ -76,6 +76,7 @@ async def test_only_what_changed_is_touched_and_a_broken_file_changes_nothing(tm
         hang_up(sections(tmp_path, "ABCD", C="c = 1024"))
         await told("C: args changed")
         assert pids() == born, "a change of settings ends nobody"
+        assert [m["id"] for m in (await r.state())["models"] if m["stale_config"]] == ["C"]
 
         for broken in ("[A\n", sections(tmp_path, "A") + "nonsense\n", sections(tmp_path, "A", A="pin = so")):
             before = len([e for e in (await r.state())["events"] if "not reloaded" in e["text"]])
@@ -104,6 +105,7 @@ async def test_only_what_changed_is_touched_and_a_broken_file_changes_nothing(tm
         assert (await r.ask(c, "C", tokens=1)).status_code == 200
         argv = read_events(tmp_path / "elsewhere" / "C.gguf", "spawn")[-1]["argv"]
         assert "1024" in argv, "the new setting holds from the next load on"
+        assert not (await r.model("C"))["stale_config"]
 
 
 async def test_a_reload_by_a_request_tells_the_fault(tmp_path: Path) -> None:

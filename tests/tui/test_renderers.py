@@ -213,6 +213,11 @@ def test_sizes_say_measured_growing_or_estimated(model: Model, cell: str) -> Non
         (Model("x", "stopping", stuck=True), "stuck"),
         (Model("x", "loaded", draining=True, reason="draining for b"), "draining for b"),
         (Model("x", "loaded", pinned=True, pinned_by="preset"), "pinned by preset"),
+        (Model("x", "loaded", stale_config=True), "stale config"),
+        (
+            Model("x", "loaded", stale_config=True, draining=True, reason="draining for b"),
+            "stale config, draining for b",
+        ),
         (Model("x", problem="shard 2 of 3 is missing"), "shard 2 of 3 is missing"),
     ],
 )

@@ -129,6 +129,8 @@ def _model(model: dict[str, Any]) -> Row:
     if model["failure"] and word == "unloaded":
         word = "failed"
     marks = [mark for mark in ("pinned", "draining", "sick", "settling", "stuck") if model[mark]]
+    if model.get("stale_config"):
+        marks.append("stale config")
     note = model["reason"] or model.get("problem", "")
     progress = model["progress"]
     if word == "loading" and progress and progress.get("value") is not None:

@@ -61,6 +61,14 @@ class ModelSpec(msgspec.Struct, frozen=True):
     problem: str = ""
     problem_kind: str = "bad_file"
 
+    def starts_like(self, other: ModelSpec) -> bool:
+        """A child is started in the same way for both; what they may differ in holds for a running child at once."""
+        return all(getattr(self, name) == getattr(other, name) for name in _AT_THE_START)
+
+
+_AT_THE_START = ("path", "files", "args", "source_args", "cache_ram_mib", "sleep_idle_s", "cmd", "health", "env")
+"""What only a start of the child takes in."""
+
 
 class Settings(msgspec.Struct, frozen=True):
     """Every option, resolved (flag, then environment, then preset, then default). Times are seconds, None is "off".

@@ -109,6 +109,7 @@ def _model(engine: Engine, m: World, now: float) -> Model:
         kill_in_s=max(0.0, child.kill_at - now) if child is not None and child.kill_at is not None else None,
         loads=m.loads,
         problem=spec.problem,
+        stale_config=child is not None and not child.spec.starts_like(spec),
     )
 
 

@@ -17,7 +17,7 @@ from llmtop.scheduler.checks import broken
 from llmtop.scheduler.machine import Machine
 from llmtop.snapshot import Failure
 from llmtop.testing import judge
-from llmtop.testing.judge import OVER, WAITING, Broken, Process
+from llmtop.testing.judge import EPS_S, OVER, WAITING, Broken, Process
 
 
 class Scheduler(Protocol):
@@ -184,9 +184,12 @@ class World:
         raise Broken("asks for a tick again and again")
 
     def probe(self) -> None:
-        """Whatever could be done was done: another look at the same moment changes nothing."""
+        """Whatever could be done was done: another look at the same moment changes nothing.
+
+        A moment that is the scheduler's next but for rounding is not the same moment.
+        """
         at = self.machine.wake_at
-        if at is None or at > self.now:
+        if at is None or at > self.now + EPS_S:
             before = self.memory()
             done = self.feed(ev.Tick())
             judge.need(not done, f"left undone: {done}")

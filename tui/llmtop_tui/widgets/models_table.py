@@ -142,6 +142,8 @@ def note(model: Model) -> str:
     if model.quarantined_s > 0 and "retry" not in reason:
         parts.append(f"retry in {until(model.quarantined_s)}")
     marks = [name for name in ("stuck", "sick", "settling", "draining") if getattr(model, name)]
+    if model.stale_config:
+        marks.append("stale config")
     parts += [mark for mark in marks if mark[:5] not in reason.lower()]
     if model.state == "loading":
         parts.append(progress_note(model))
@@ -160,7 +162,7 @@ def note(model: Model) -> str:
 def _note_style(model: Model) -> str:
     if model.sick or model.stuck or state_word(model) == "FAILED" or model.problem:
         return "bad"
-    return "warn" if model.draining or model.state == "stopping" or model.settling else "muted"
+    return "warn" if model.draining or model.state == "stopping" or model.settling or model.stale_config else "muted"
 
 
 Cell = Callable[[Model, View], tuple[str, str]]

@@ -88,6 +88,8 @@ def model_page(model: Model, view: View) -> list[Line]:
         out.append(_fact("argv", shlex.join(model.args)))
     if model.problem:
         out.append(_fact("problem", model.problem, "bad"))
+    if model.stale_config:
+        out.append(_fact("settings", "changed since it was started: they hold from its next load on", "warn"))
     if model.failure is not None:
         out += [(), (("Failure", HEAD),), *_failure(model)]
     requests = [r for r in view.snapshot.requests if r.model == model.id]
