@@ -269,8 +269,8 @@ def test_child_protocol(line: bytes, state: protocol.ChildState | None) -> None:
 
 def test_ring_keeps_the_first_and_the_newest() -> None:
     ring = Ring(first=3, last=4)
-    for i in range(20):
-        ring.append(LogLine(i, 0.0, "A", str(i)))
+    for start, end in ((0, 1), (1, 5), (5, 5), (5, 20)):
+        ring.extend([LogLine(i, 0.0, "A", str(i)) for i in range(start, end)])
     assert ring.texts() == ["0", "1", "2", "16", "17", "18", "19"]
 
 

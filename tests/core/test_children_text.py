@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llmtop.children.text import MAX_LINE, LineSplitter, safe_text
+from llmtop.children.text import MAX_LINE, LineSplitter, safe_lines, safe_text
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,14 @@ def test_lines_do_not_depend_on_how_they_were_read(data: bytes, sizes: list[int]
         rest = rest[size:]
     lines += splitter.feed(rest) + splitter.finish()
     assert b"\n".join(lines) == (data[:-1] if data.endswith(b"\n") else data)
+
+
+@given(st.lists(st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"")), min_size=1))
+@example([b"plain", b"a tab\tand an end\r", b"blank  "])
+@example([b"x" * 501, b"y"])
+@example([b"\x1b[3\tA", b"\x1b]0;a title\x07b", "\u202e\u00a0".encode(), b"\xff\xc3"])
+def test_lines_read_together_are_made_safe_as_each_alone(lines: list[bytes]) -> None:
+    assert safe_lines(lines) == [safe_text(line.decode("utf-8", "replace")).rstrip() for line in lines]
 
 
 def test_an_endless_line_is_cut_once_and_costs_no_memory() -> None:

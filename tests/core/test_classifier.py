@@ -150,6 +150,22 @@ def test_a_request_is_an_echo_to_its_end_however_long_it_is(between: int) -> Non
     assert reader.feed(OOM) is not None
 
 
+HARMLESS = (
+    'I srv  log_server_r: request: {"prompt": "what does this mean?', '{"prompt": "', "a line of it",
+    "slot launch_slot_: x",
+    "0.00.839.706 I srv        update:    - prompt 0x56: 154 tokens", "D srv  x: y", "",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(HARMLESS), min_size=1, max_size=40), st.lists(st.sampled_from(HARMLESS), max_size=3))
+def test_lines_that_are_skipped_leave_the_reader_as_if_it_had_read_them(before: list[str], after: list[str]) -> None:
+    read, skipped = Classifier(), Classifier()
+    for line in before:
+        read.feed(line)
+    skipped.skip(before)
+    assert [read.feed(line) for line in (*after, OOM)] == [skipped.feed(line) for line in (*after, OOM)]
+
+
 def test_a_line_of_information_means_something_only_by_the_rows_that_say_so() -> None:
     reader = Classifier()
     assert reader.feed(f"I {OOM}") is None

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from llmtop.children.classify import Classifier, classify
+from llmtop.children.classify import Classifier, any_worth_a_look, classify
 from llmtop.children.text import LineSplitter, safe_text
 
 OOM = "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
@@ -205,3 +205,11 @@ def test_counts_of_the_corpus() -> None:
     print(f"negatives {len(NEGATIVE)}, flagged {len(false)}; hints only {len(HINTS_ONLY)}")
     assert sum(right.values()) == len(POSITIVE)
     assert not false
+
+
+@pytest.mark.parametrize("line", [line for _, line, _ in POSITIVE])
+def test_a_line_that_matters_is_seen_among_many(line: str) -> None:
+    info = ["0.00.839.706 I srv        update:    - prompt 0x56: 154 tokens, checkpoints: 0, 0.039 MiB"] * 20
+    assert not any_worth_a_look("\n".join(info))
+    for lines in ([*info, line, *info], [line, *info], [*info, line]):
+        assert any_worth_a_look("\n".join(lines))

@@ -21,6 +21,7 @@ _PREFIX = re.compile(
     r"(?:\d+\.\d\d\.\d{3}\.\d{3} +)?"  # minutes.seconds.milli.micro since the start
     r"(?:([DIWET]) +)?"  # level
 )
+_INFO_LINE = re.compile(r"^(?:\[\d{1,5}\] *)?\d+\.\d\d\.\d{3}\.\d{3} +I .*\n?", re.MULTILINE)
 _COMPONENT = re.compile(r"(?:srv|slot|cmn|que|res|cli) +(?:\w|\(\))+: ")
 # Text of a client in the log: JSON, or a line that says it shows a request.
 _ECHO = re.compile(
@@ -59,8 +60,13 @@ class Verdict(NamedTuple):
 
 
 def worth_a_look(text: str) -> bool:
-    """False for text (a line, or a whole read) that no pattern can match."""
+    """False for a line that no pattern can match."""
     return _has(text.lower(), TRIGGERS)
+
+
+def any_worth_a_look(block: str) -> bool:
+    """False for lines (parted by line ends) of which no pattern can match one."""
+    return _has(block, _OF_INFO) or worth_a_look(_INFO_LINE.sub("", block))
 
 
 def _has(text: str, words: Iterable[str]) -> bool:
@@ -83,6 +89,11 @@ def classify(line: str) -> Verdict | None:
         line: As the child wrote it, colours and prefix included.
     """
     return _classify(*strip_prefix(safe_text(line).strip())) if worth_a_look(line) else None
+
+
+def _begins(level: str, text: str) -> bool:
+    """A line that is no part of the one before it."""
+    return bool(level) or _COMPONENT.match(text) is not None
 
 
 def _echoes(text: str) -> bool:
@@ -125,10 +136,16 @@ class Classifier:
         self._echoing = False
         self._unread: list[str] = []
 
+    def skip(self, lines: Sequence[str]) -> None:
+        """Take lines of which none matters; a prompt that the last of them echo may go on in the next."""
+        start = next((n for n in reversed(range(len(lines))) if _begins(*strip_prefix(lines[n]))), 0)
+        for line in lines[start:]:
+            self.feed(line)
+
     def feed(self, line: str) -> Verdict | None:
         """Take the next line, already safe to show; say what it means."""
         level, text = strip_prefix(line)
-        if level or _COMPONENT.match(text):
+        if _begins(level, text):
             self._echoing = level in ("D", "T")
             self._unread.clear()
         # Whether a line echoes a request takes long to find out, and is asked only when one that matters follows.

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
-from llmtop.children.classify import Classifier, Verdict, worth_a_look
+from llmtop.children.classify import Classifier, Verdict, any_worth_a_look
 from llmtop.children.ring import Ring
-from llmtop.children.sizes import SizeCollector
-from llmtop.children.text import LineSplitter, safe_text
+from llmtop.children.sizes import WORDS, SizeCollector
+from llmtop.children.text import LineSplitter, safe_lines
 from llmtop.snapshot import LogLine
 
 BATCH_S = 0.1
@@ -34,7 +34,7 @@ LATE_S = 0.005
 A llama-server writes hundreds of lines before the first byte of an answer, and the core relays that byte.
 """
 
-_READ_BYTES = 4 * 1024
+_READ_BYTES = 16 * 1024
 _WINDOW_S = 0.03
 _WINDOW_BYTES = 1 << 20
 """Most time spent on a child's output, and most of it read, in one batch time.
@@ -42,7 +42,6 @@ _WINDOW_BYTES = 1 << 20
 Who writes more waits for his pipe, not the core for him.
 """
 
-_BULK = 64
 _PULLS = 32
 _TURN_S = 0.002
 """So long it is read in one go [s]."""
@@ -251,14 +250,15 @@ class Output:
     def _take(self, number: int, lines: list[bytes]) -> None:
         if number == 0:
             lines = [line for line in lines if not self._listener.control(line)]
-        at = time.time()
-        # A flood is searched in one piece; without a word that matters only its last line is read, for whether it is
-        # an echo.
-        look = len(lines) < _BULK or _worth_a_look(b"\n".join(lines).decode("latin-1"))
-        texts = [safe_text(raw.decode("utf-8", "replace")).rstrip() for raw in lines]
+        if not lines:
+            return
+        texts = safe_lines(lines)
+        self._keep(texts)
+        # What is read in one go is searched in one go: hardly any line that a server writes while it serves matters.
+        if not _worth_a_look("\n".join(texts)):
+            self._readers[number].skip(texts)
+            return
         for text in texts:
-            self._keep(LogLine(next(self._numbers), at, self._model, text))
-        for text in texts if look else texts[-1:]:
             self.sizes.feed(text)
             verdict = self._readers[number].feed(text)
             if verdict is not None:
@@ -267,16 +267,17 @@ class Output:
                     self._oom_text = verdict.text
                 self._listener.wrong(verdict)
 
-    def _keep(self, line: LogLine) -> None:
-        self.ring.append(line)
-        self._tail.append(line)
-        if len(self._batch) < BATCH_LINES:
-            self._batch.append(line.text)
-        else:
-            self._more += 1
+    def _keep(self, texts: list[str]) -> None:
+        at = time.time()
+        kept = [LogLine(number, at, self._model, text) for text, number in zip(texts, self._numbers)]  # noqa: B905
+        self.ring.extend(kept)
+        self._tail.extend(kept)
+        room = BATCH_LINES - len(self._batch)
+        self._batch += texts[:room]
+        self._more += len(texts[room:])
         if self._text_size < _FILE_BYTES:
-            self._text.append(line.text)
-            self._text_size += len(line.text) + 1
+            self._text += texts
+            self._text_size += sum(map(len, texts)) + len(texts)
 
     def _arm(self) -> None:
         if self._timer is None:
@@ -309,4 +310,4 @@ class Output:
 
 
 def _worth_a_look(block: str) -> bool:
-    return "MiB" in block or "loading model" in block or worth_a_look(block)
+    return any(word in block for word in WORDS) or any_worth_a_look(block)

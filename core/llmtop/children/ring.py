@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from llmtop.snapshot import LogLine
 
@@ -18,12 +19,12 @@ class Ring:
         self._first: list[LogLine] = []
         self._last: deque[LogLine] = deque(maxlen=last)
 
-    def append(self, line: LogLine) -> None:
-        """Keep a line."""
-        if len(self._first) < self._room:
-            self._first.append(line)
-        else:
-            self._last.append(line)
+    def extend(self, lines: Sequence[LogLine]) -> None:
+        """Keep lines."""
+        room = self._room - len(self._first)
+        if room:
+            self._first += lines[:room]
+        self._last.extend(lines[room:])
 
     def lines(self) -> tuple[LogLine, ...]:
         """All kept lines, oldest first."""

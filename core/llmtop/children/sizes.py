@@ -18,6 +18,10 @@ _NO_ALLOC = re.compile(r"no_alloc\s*=\s*([01])")
 _Key = tuple[str, str, str]
 
 
+WORDS = ("no_alloc", "loading model", "buffer size", "usage of mmproj")
+"""One of these is in every line that matters here."""
+
+
 class SizeCollector:
     """Learns a child's footprint from its log.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor moves
@@ -10,7 +11,8 @@ _ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]?"  # two-letter escapes, and a lone ESC
     r"|\x9b[0-?]*[ -/]*[@-~]"  # CSI as one C1 byte
 )
-_BLANKS = str.maketrans({"\t": "    ", "\r": None, "\ufeff": None, "\u00a0": " "})
+_TAB = "    "
+_BLANKS = str.maketrans({"\t": _TAB, "\r": None, "\ufeff": None, "\u00a0": " "})
 _LINE_CAP = 500
 
 MAX_LINE = 64 * 1024
@@ -35,6 +37,15 @@ def safe_text(text: str, limit: int = _LINE_CAP) -> str:
     if not text.isprintable():
         text = "".join(c if c.isprintable() else _visible(c) for c in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def safe_lines(lines: Sequence[bytes]) -> list[str]:
+    """Each of some lines of UTF-8 as ``safe_text`` gives it, without blanks at its end; harmless ones in one go."""
+    block = b"\n".join(lines).decode("utf-8", "replace")
+    texts = block.replace("\t", _TAB).replace("\r", "").split("\n")
+    if not "".join(texts).isprintable() or max(map(len, texts)) > _LINE_CAP:
+        texts = [safe_text(text) for text in block.split("\n")]
+    return [text.rstrip() for text in texts]
 
 
 def _visible(char: str) -> str:
