@@ -131,7 +131,7 @@ FAULTS: dict[str, Fault] = {
     "pinned model drained": Fault("room", "if i.up and i.in_flight and not w.models[i.model].pinned_by and not", "if i.up and i.in_flight and not"),
     "wanted load cancelled": Fault("room", "not wanted and not m.unwanted", "not m.unwanted"),
     "unwanted load never cancelled": Fault("room", "            if given_up(m, i):", "            if False:"),
-    "operator's load cancelled": Fault("room", "m.entry is not None or i.operator or m.pinned_by", "m.entry is not None or m.pinned_by"),
+    "operator's load cancelled": Fault("room", "wanted = m.entry is not None or", "wanted = (m.entry is not None and m.entry.waiters) or"),
     "what leaves still counts": Fault("room", "if not i.leaving]", "if i]"),
     "latest use does not count": Fault("room", "key=lambda c: (c[0], c[1].id)", "key=lambda c: c[1].id"),
     "fewest bytes do not count": Fault("room", "if short <= total < fewest:", "if short <= total and total > fewest:"),
@@ -157,6 +157,9 @@ FAULTS: dict[str, Fault] = {
     "waiters of an ended load forgotten": Fault("verbs", '    queue.stop(w, i, "operator", now)\n    if m.entry is not None:', '    queue.stop(w, i, "operator", now)\n    if False:'),
     "verb hits another instance": Fault("verbs", "if instance is None or (m.instance is not None and m.instance.id == instance):", "if True:"),
     "killed requests run on": Fault("verbs", 'cut(w, i, request, Refusal("upstream_error", f"{m.name} was killed by the operator"))', "pass"),
+    "operator's wish for a load under way forgotten": Fault(
+        "verbs", "    changed = m.entry is None or", "    if i is not None and i.state is Child.LOADING:\n        return Replied(False)\n    changed = m.entry is None or"
+    ),
     "operator's load keeps the quarantine": Fault("verbs", "    if m.broken is None:\n        m.failures", "    if False:\n        m.failures"),
     "start-up load taken for the operator's": Fault("verbs", '(entry.operator or "startup") if event.startup else "operator"', '"operator"'),
     "step without hold": Fault("verbs", "    if not w.hold:\n        return", "    if False:\n        return"),

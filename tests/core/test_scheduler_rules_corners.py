@@ -207,3 +207,26 @@ def test_after_a_failed_load_an_unwanted_one_may_be_cancelled_again(make: Make) 
     w.feed(ev.Left(w.ask("A")))
     w.ask("B")
     assert stops(w) == [("A", "unwanted")]
+
+
+def test_a_load_asked_for_by_hand_goes_on_when_who_waited_leaves_even_on_another_port(make: Make) -> None:
+    w = new(make, B={"declared": 40})
+    request = w.ask("A")
+    w.feed(ev.Load("A"))
+    w.feed(ev.Exited(1, Failure("port", "in use")))
+    w.feed(ev.Settled(1))
+    w.feed(ev.Left(request))
+    w.ask("B")
+    assert stops(w) == []
+    w.feed(ev.Ready(2))
+    assert w.of("A") is not None
+
+
+def test_a_model_that_was_gone_comes_back_without_the_pin_said_of_its_name_meanwhile(make: Make) -> None:
+    w = new(make, A={"declared": 40})
+    w.feed(ev.Removed("A"))
+    w.feed(ev.Pin("A"))
+    w.feed(ev.Configured(ev.Facts("A", declared=40)))
+    up(w, "A")
+    w.ask("B")
+    assert stops(w) == [("A", "cap")]

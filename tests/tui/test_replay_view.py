@@ -179,6 +179,8 @@ def test_a_picture_is_calm_while_nothing_happens_but_time() -> None:
     assert not is_calm(msgspec.structs.replace(later, models=(QWEN, GEMMA)), idle)
     asleep = msgspec.structs.replace(QWEN, state="sleeping")
     assert not is_calm(msgspec.structs.replace(later, models=(asleep, NOMIC)), idle)
+    assert not is_calm(msgspec.structs.replace(later, requests_total=idle.requests_total + 1), idle)
+    assert not is_calm(later, msgspec.structs.replace(idle, requests=full().requests))
     assert not is_calm(full(), full())
 
 

@@ -40,13 +40,18 @@ def position_of(player: Player) -> str:
 
 def is_calm(snapshot: Snapshot, before: Snapshot | None) -> bool:
     """Nobody is served or waits, no child changes, and nothing was said since the picture shown before."""
-    if before is None or snapshot.queue or snapshot.requests or snapshot.hold != before.hold:
+    if before is None or any(picture.queue or picture.requests for picture in (before, snapshot)):
         return False
     if any(model.state in ("loading", "stopping") or model.settling for model in snapshot.models):
         return False
-    if [(m.id, m.state, m.reason) for m in snapshot.models] != [(m.id, m.state, m.reason) for m in before.models]:
-        return False
-    return snapshot.events[-1:] == before.events[-1:] and snapshot.log[-1:] == before.log[-1:]
+    return _told(snapshot) == _told(before)
+
+
+def _told(snapshot: Snapshot) -> tuple[object, ...]:
+    """What does not change by time alone."""
+    models = [(model.id, model.state, model.reason, model.pinned, model.stale_config) for model in snapshot.models]
+    counts = (snapshot.requests_total, snapshot.errors_total, snapshot.events[-1:], snapshot.log[-1:])
+    return (models, counts, snapshot.hold, snapshot.shutting_down, snapshot.oom, snapshot.faults)
 
 
 class Pace:

@@ -27,7 +27,7 @@ def ready(w: World, event: Ready, now: float) -> None:
     if i is None or i.state is not Child.LOADING:
         return
     m = w.models[i.model]
-    i.state, i.ready_at, i.last_used, i.operator = Child.LOADED, now, now, False
+    i.state, i.ready_at, i.last_used = Child.LOADED, now, now
     i.ready_active_s = w.active_s(now)
     m.load_s = i.load_s
     m.raised, m.alone, m.unwanted, m.failure = None, False, False, None

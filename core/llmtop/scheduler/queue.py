@@ -133,7 +133,7 @@ def _claim(w: World, entry: Entry, m: Model, want: room.Need, now: float) -> Non
     """Reserve slot and bytes and start the child, in one step."""
     reserved = room.left_for_one(w, w.instances.values()) if want.alone and w.room is not None else want.bytes
     w.serial += 1
-    i = Instance(w.serial, m.name, reserved, now, alone=want.alone, last_used=now, operator=bool(entry.operator))
+    i = Instance(w.serial, m.name, reserved, now, alone=want.alone, last_used=now)
     w.instances[i.id] = i
     m.instance, m.reload_at = i, None
     w.reloads.discard(m.name)

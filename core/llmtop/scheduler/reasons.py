@@ -237,7 +237,7 @@ def model_reason(w: World, m: Model, now: float) -> str:
             return (
                 f"{plural(waiters, 'request')} waiting"
                 if waiters
-                else ("asked for by hand" if i.operator else "nobody waits")
+                else ("asked for by hand" if m.entry is not None else "nobody waits")
             )
         case _:
             return _up(w, m, i)

@@ -218,5 +218,5 @@ def busy_candidates(w: World, head_active_s: float, now: float) -> list[Candidat
 
 def given_up(m: Model, i: Instance) -> bool:
     """A load that the head may end: nobody waits for it, asked for it or pinned it, and the last did not end so."""
-    wanted = m.entry is not None or i.operator or m.pinned_by
+    wanted = m.entry is not None or m.pinned_by
     return i.state is Child.LOADING and not wanted and not m.unwanted

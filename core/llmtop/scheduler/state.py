@@ -54,8 +54,6 @@ class Instance:
     stuck: bool = False
     good: bool = False
     """It gave a good answer."""
-    operator: bool = False
-    """Wanted until it is ready, whoever waits."""
     evicting_for: str = ""
 
     @property

@@ -42,9 +42,6 @@ def load(w: World, event: Load, now: float) -> Replied:
     refusal = queue.refused(w, m, now) or room.too_large(w, m)
     if refusal is not None:
         return Replied(False, refusal)
-    if i is not None and i.state is Child.LOADING:
-        changed, i.operator = not i.operator, True
-        return Replied(changed)
     changed = m.entry is None or not m.entry.operator
     entry = queue.enqueue(w, m, now)
     entry.operator = (entry.operator or "startup") if event.startup else "operator"

@@ -346,6 +346,8 @@ class World:
     def _configured(self, event: ev.Configured) -> None:
         name = event.facts.name
         before = None if name in self.removed else self.facts.get(name)
+        if name in self.removed and self.of(name) is None:
+            self.pins[name] = ""  # a model that was gone is a new one, whatever was said of its name meanwhile
         if event.facts.pinned and not (before is not None and before.pinned):
             self.pins[name] = "preset"
         elif self.pins.get(name) == "preset" and not event.facts.pinned:
