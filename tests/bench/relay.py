@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from llmtop.testing.rig import free_port
+from llmtop.children.ports import free_port
 
 if TYPE_CHECKING:
     from tests.bench import servers, streams

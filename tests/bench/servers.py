@@ -21,9 +21,10 @@ from typing import Any
 import psutil
 
 from llmtop.children.binary import find_llama_server, server_environment
+from llmtop.children.ports import free_port
 from llmtop.demo.tiny_gguf import write_tiny
 from llmtop.errors import StartError
-from llmtop.testing.rig import free_port, quiet_environment
+from llmtop.testing.rig import quiet_environment
 
 START_S, STOP_S = 60.0, 20.0
 POLL_S = 0.001

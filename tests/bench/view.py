@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from llmtop.testing.rig import free_port
+from llmtop.children.ports import free_port
 
 if TYPE_CHECKING:
     from tests.bench import moving, servers

@@ -9,9 +9,9 @@ import pytest
 
 from llmtop.children.autopsy import cause_of
 from llmtop.children.classify import exit_failure
+from llmtop.children.ports import free_port
 from llmtop.demo.tiny_gguf import write_tiny
 from llmtop.snapshot import Failure
-from llmtop.testing.rig import free_port
 
 
 def died(*lines: str, code: int | None = 1, signum: int | None = None) -> Failure:

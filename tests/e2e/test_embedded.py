@@ -13,13 +13,13 @@ import httpx
 import psutil
 import pytest
 
+from llmtop.children.ports import free_port
 from llmtop.config.resolve import resolve
 from llmtop.core import Core
 from llmtop.embed import EmbeddedClient
 from llmtop.errors import StartError
 from llmtop.snapshot import Snapshot
 from llmtop.testing.models import server_command, write_model
-from llmtop.testing.rig import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from llmtop.children.ports import free_port
 from llmtop.testing.models import server_command, write_model
-from llmtop.testing.rig import Rig, free_port
+from llmtop.testing.rig import Rig
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
 

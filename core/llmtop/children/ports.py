@@ -11,6 +11,17 @@ REST_S = 60.0
 _TRIES = 64
 
 
+def free_port() -> int:
+    """A loopback port that nobody listens on now.
+
+    Raises:
+        OSError: No socket, or no port that is free.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class PortPicker:
     """Gives free ports, none of them twice within a minute.
 
@@ -31,9 +42,7 @@ class PortPicker:
         now = self._clock()
         self._given = {port: at for port, at in self._given.items() if now - at < REST_S}
         for _ in range(_TRIES):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = int(probe.getsockname()[1])
+            port = free_port()
             if port not in self._given:
                 self._given[port] = now
                 return port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Generator, Mapping
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from llmtop.children.ports import free_port
 from llmtop.config.resolve import Configuration, DemoInfo, resolve
 from llmtop.demo.tiny_gguf import write_tiny
 from llmtop.errors import StartError
@@ -21,13 +21,6 @@ MODELS = {"tiny-amber": 0, "tiny-birch": 8, "tiny-cedar": 16, "tiny-dune": 32}
 
 _KEPT = ("LLMTOP_LLAMA_SERVER", "LLMTOP_MEMORY_SOURCE", "LLMTOP_DEBUG")
 _REAL_ARGS = ("-c", "4096", "-np", "2", "--no-warmup")
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
+from llmtop.children.ports import free_port
 from llmtop.testing.models import read_events, server_command, write_model
 
 START_S = 20.0
@@ -190,12 +191,3 @@ async def rig(
         os.kill(pid, signal.SIGKILL)
     assert code == 0, f"llmtop ended with {code}: {one.log[-800:]}"
     assert not left, f"llmtop left children behind: {left}"
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

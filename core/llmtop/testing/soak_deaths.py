@@ -20,10 +20,11 @@ from typing import Any, Literal
 import httpx
 
 from llmtop.children.guardian import start_time
+from llmtop.children.ports import free_port
 from llmtop.core import GRACE_S
 from llmtop.testing import fake_server
 from llmtop.testing.models import server_command, write_model
-from llmtop.testing.rig import free_port, quiet_environment
+from llmtop.testing.rig import quiet_environment
 
 STOP_TIMEOUT_S = 1.0
 START_S = 30.0
