@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -81,6 +82,11 @@ class History:
             self._fine.append(sample)
         if not self.samples or sample.at - self.samples[-1].at >= 1:
             self.samples.append(sample)
+
+    def peak(self, start: float) -> int | None:
+        """The most that was in use since then [bytes], None where nothing was read."""
+        newest = itertools.takewhile(lambda sample: sample.at >= start, reversed(self.samples))
+        return max((sample.used for sample in newest), default=None)
 
     def age_s(self, now: float) -> float:
         """For how long there are readings [s]."""

@@ -29,8 +29,9 @@ class ChartPanel(RowsPanel):
 
     def made_of(self, view: View) -> tuple[object, ...]:
         snapshot, span = view.snapshot, self._span_s(view)
-        step = chart.step_s(span, self.content_size.width)
-        return snapshot.at // step, span, snapshot.memory, snapshot.models, view.growth.models
+        column = snapshot.at // (step := chart.step_s(span, self.content_size.width))
+        peak = view.history.peak(column * step)
+        return column, peak, span, snapshot.memory, snapshot.models, view.growth.models
 
     def lines(self, view: View, width: int, height: int) -> list[Line]:
         span = self._span_s(view)
