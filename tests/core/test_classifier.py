@@ -162,7 +162,7 @@ def test_lines_that_are_skipped_leave_the_reader_as_if_it_had_read_them(before: 
     read, skipped = Classifier(), Classifier()
     for line in before:
         read.feed(line)
-    skipped.skip(before)
+    skipped.skip("\n".join(before))
     assert [read.feed(line) for line in (*after, OOM)] == [skipped.feed(line) for line in (*after, OOM)]
 
 

@@ -23,6 +23,8 @@ _PREFIX = re.compile(
 )
 _INFO_LINE = re.compile(r"^(?:\[\d{1,5}\] *)?\d+\.\d\d\.\d{3}\.\d{3} +I .*\n?", re.MULTILINE)
 _COMPONENT = re.compile(r"(?:srv|slot|cmn|que|res|cli) +(?:\w|\(\))+: ")
+_BEGINS = re.compile(f"^{_PREFIX.pattern.removesuffix('?')}|^{_PREFIX.pattern}{_COMPONENT.pattern}", re.MULTILINE)
+"""A line that is no part of the one before it: it has a level, or says which part of the server speaks."""
 # Text of a client in the log: JSON, or a line that says it shows a request.
 _ECHO = re.compile(
     r"^\s*[{\[]\s*[\"{]|\{\s*\\?\"\w+\\?\"\s*:"
@@ -91,11 +93,6 @@ def classify(line: str) -> Verdict | None:
     return _classify(*strip_prefix(safe_text(line).strip())) if worth_a_look(line) else None
 
 
-def _begins(level: str, text: str) -> bool:
-    """A line that is no part of the one before it."""
-    return bool(level) or _COMPONENT.match(text) is not None
-
-
 def _echoes(text: str) -> bool:
     low = text.lower()
     return any(word in low for word in _ECHO_WORDS) and _ECHO.search(text) is not None
@@ -136,16 +133,23 @@ class Classifier:
         self._echoing = False
         self._unread: list[str] = []
 
-    def skip(self, lines: Sequence[str]) -> None:
-        """Take lines of which none matters; a prompt that the last of them echo may go on in the next."""
-        start = next((n for n in reversed(range(len(lines))) if _begins(*strip_prefix(lines[n]))), 0)
-        for line in lines[start:]:
-            self.feed(line)
+    def skip(self, block: str) -> None:
+        """Take lines (parted by line ends) of which none matters; a request that they echo may go on in the next."""
+        start = block.rfind("\n") + 1  # of a server's log nearly always the last line begins something
+        if not _BEGINS.match(block, start):
+            start = max((found.start() for found in _BEGINS.finditer(block)), default=0)
+        rest = block[start:]
+        first, _, more = rest.partition("\n")
+        if more and _has(more.lower(), _ECHO_WORDS):
+            for line in rest.split("\n"):
+                self.feed(line)
+        else:
+            self.feed(first)
 
     def feed(self, line: str) -> Verdict | None:
         """Take the next line, already safe to show; say what it means."""
         level, text = strip_prefix(line)
-        if _begins(level, text):
+        if level or _COMPONENT.match(text):
             self._echoing = level in ("D", "T")
             self._unread.clear()
         # Whether a line echoes a request takes long to find out, and is asked only when one that matters follows.

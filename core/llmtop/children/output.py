@@ -34,7 +34,7 @@ LATE_S = 0.005
 A llama-server writes hundreds of lines before the first byte of an answer, and the core relays that byte.
 """
 
-_READ_BYTES = 16 * 1024
+_READ_BYTES = 4 * 1024
 _WINDOW_S = 0.03
 _WINDOW_BYTES = 1 << 20
 """Most time spent on a child's output, and most of it read, in one batch time.
@@ -255,8 +255,9 @@ class Output:
         texts = safe_lines(lines)
         self._keep(texts)
         # What is read in one go is searched in one go: hardly any line that a server writes while it serves matters.
-        if not _worth_a_look("\n".join(texts)):
-            self._readers[number].skip(texts)
+        block = "\n".join(texts)
+        if not _worth_a_look(block):
+            self._readers[number].skip(block)
             return
         for text in texts:
             self.sizes.feed(text)
